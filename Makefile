@@ -1,0 +1,60 @@
+# The front door. CMake does the work: see CMakePresets.json for the builds, `make help` for the targets.
+JOBS         ?= $(shell nproc)
+PREFIX       ?= /usr/local
+TESTS        ?= .# only the tests whose name matches this expression: make asan TESTS=test_core
+# One version where it can be had, since the next formats a little differently.
+CLANG_FORMAT ?= $(shell command -v clang-format-14 || echo clang-format)
+C_FILES       = $(shell git ls-files '*.c' '*.h')
+# Some systems randomise addresses so widely that the sanitizers of gcc 12 and 13 cannot place their own memory.
+UNRANDOMISED  = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+# $(call build,PRESET[,configure options])
+build = cmake --preset $(1) $(2) && cmake --build --preset $(1) -j $(JOBS)
+ctest = ctest --preset $(1) -j $(JOBS) -R '$(TESTS)'
+
+.PHONY: all install-build test train bench debug plain asan ubsan tsan format check-format tidy install \
+        clean help
+
+all: ## build (release)
+	@$(call build,release)
+
+install-build:
+	@tools/install-deps build
+
+test: install-build ## install what is missing, build, run all tests
+	@$(call build,release)
+	@$(call ctest,release)
+
+train: install-build ## install what is missing, build, train the default model on the best device
+	@$(call build,release)
+	@test -x build/release/bin/kiln || { echo "make train: there is no kiln command yet (src/cli/ is empty)" >&2; exit 1; }
+	@build/release/bin/kiln train
+
+bench: all ## build and run the benchmarks
+	@if [ -f bench/run.sh ]; then bash bench/run.sh; \
+	else for b in build/release/bin/kiln_bench_*; do [ -x "$$b" ] || continue; echo "== $$b"; "$$b" || exit 1; done; fi
+
+debug plain asan ubsan tsan: ## build that preset and run its tests
+	@$(call build,$@)
+	@$(UNRANDOMISED) $(call ctest,$@)
+
+format: ## format the tracked C files
+	@$(if $(C_FILES),$(CLANG_FORMAT) -i $(C_FILES))
+
+check-format: ## fail if a tracked C file is not formatted
+	@$(if $(C_FILES),$(CLANG_FORMAT) --dry-run --Werror $(C_FILES))
+
+tidy: ## static analysis of src/; the cache makes it quick the second time
+	@mkdir -p build/cppcheck
+	@cppcheck -j $(JOBS) --quiet --std=c11 --library=posix --enable=warning,performance,portability --inline-suppr \
+	    --suppress=missingIncludeSystem --error-exitcode=1 --cppcheck-build-dir=build/cppcheck -I include -I src src
+
+install: ## install to PREFIX (/usr/local), below DESTDIR if given
+	@$(call build,dist,-D CMAKE_INSTALL_PREFIX=$(PREFIX))
+	@cmake --install build/dist
+
+clean: ## remove all builds
+	@rm -rf build
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  make %-28s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

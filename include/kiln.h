@@ -1,0 +1,13 @@
+/* Kiln: train and run neural networks. This header is the whole public interface; each part below is one subject. */
+#ifndef KILN_H
+#define KILN_H
+
+#include "kiln/dtype.h"
+#include "kiln/error.h"
+#include "kiln/device.h"
+#include "kiln/tensor.h"
+#include "kiln/ops.h"
+#include "kiln/grad.h"
+#include "kiln/plan.h"
+
+#endif

@@ -1,0 +1,71 @@
+/* Devices: asking what is there, naming one, memory limits and figures. */
+#ifndef KILN_DEVICE_H
+#define KILN_DEVICE_H
+
+#include "kiln/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A device is a small value that can be copied and compared. Only KILN_CPU is known ahead; others come from
+ * kiln_device_parse, kiln_device_auto or kiln_device_at. */
+typedef int32_t kiln_device;
+#define KILN_CPU       ((kiln_device)0)
+#define KILN_NO_DEVICE ((kiln_device)-1)
+
+/* What one device says about itself. */
+typedef struct kiln_device_info {
+    char name[128];         /* "AMD EPYC", "NVIDIA H200" */
+    uint64_t memory_total;  /* bytes; 0 where it cannot be told */
+    uint64_t memory_free;   /* bytes at the moment of asking */
+    int threads;            /* worker threads or multiprocessors */
+    char features[128];     /* "AVX-512, oneDNN 2.6" or "compute capability 9.0" */
+} kiln_device_info;
+
+/* "cpu", "cuda", "cuda:1", "opencl:0", "sim:1", "auto". KILN_NO_DEVICE and an error saying why when it is not there:
+ * a device asked for by name is never replaced by another. */
+KILN_API kiln_device kiln_device_parse(const char *text);
+
+/* The best device present; never fails, since the CPU always is. */
+KILN_API kiln_device kiln_device_auto(void);
+
+/* "cpu", "cuda:0"; "none" for KILN_NO_DEVICE. The string is static. */
+KILN_API const char *kiln_device_name(kiln_device device);
+
+/* How many devices of a kind ("cuda", "sim") there are. When 0, `why` (which may be NULL) receives the reason. */
+KILN_API int kiln_device_count(const char *kind, char *why, size_t why_size);
+
+/* Fills *info; false with an error if the device is not there. Does not open it. */
+KILN_API bool kiln_device_describe(kiln_device device, kiln_device_info *info);
+
+/* Waits until the device has done everything given to it; false with the error of what failed on the way. */
+KILN_API bool kiln_device_wait(kiln_device device);
+
+/* Bytes of one device's memory as Kiln uses it. */
+typedef struct kiln_memory_stats {
+    uint64_t in_use;      /* held by tensors and running steps now */
+    uint64_t peak;        /* the largest in_use since the last reset */
+    uint64_t cached;      /* kept for reuse, given back by kiln_memory_trim */
+    uint64_t limit;       /* 0: no limit but the device's own */
+    uint64_t allocations; /* blocks asked of the device since the start */
+} kiln_memory_stats;
+
+KILN_API bool kiln_memory_get_stats(kiln_device device, kiln_memory_stats *stats);
+KILN_API bool kiln_memory_reset_peak(kiln_device device);
+
+/* At most `bytes` are taken from the device from now on (0: no limit). A step that needs more is refused before it
+ * runs. */
+KILN_API bool kiln_memory_set_limit(kiln_device device, uint64_t bytes);
+
+/* Gives cached memory back to the device. */
+KILN_API bool kiln_memory_trim(kiln_device device);
+
+/* Threads the CPU's kernels use. The results do not depend on it. */
+KILN_API int kiln_get_num_threads(void);
+KILN_API void kiln_set_num_threads(int threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

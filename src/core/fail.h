@@ -1,0 +1,18 @@
+/* How the library reports an error from inside. */
+#ifndef KILN_CORE_FAIL_H
+#define KILN_CORE_FAIL_H
+
+#include "kiln/error.h"
+#include "core/export.h"
+
+/* Keeps the error for the calling thread unless it already has one. All return NULL/false so that callers can write
+ * `return kiln_fail(…)`. `operation` may be NULL. */
+KILN_PLUGIN_API void *kiln_fail(kiln_code code, const char *operation, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Adds the hint to the error just kept by kiln_fail (a no-op when an earlier error is the one that stays). */
+KILN_PLUGIN_API void *kiln_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Counts errors ever raised in this thread, also those that did not become "the first": tells whether a call failed. */
+uint64_t kiln_fail_count(void);
+
+#endif

@@ -1,0 +1,73 @@
+/* The device layer's side of planning, copying and running: finds the open device and calls its table. */
+#include "plan/backend.h"
+#include "core/fail.h"
+#include "core/parallel.h"
+#include "device/device.h"
+#include "tensor/memory.h"
+#include "trace/trace.h"
+
+bool kiln_device_supports(kiln_device device, const kiln_op *op, kiln_dtype dtype)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->supports(dev, op, dtype);
+}
+
+bool kiln_copy_in(kiln_device device, kiln_address to, const void *from, size_t bytes)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->copy_in(dev, to, from, bytes);
+}
+
+bool kiln_copy_out(kiln_device device, void *to, kiln_address from, size_t bytes)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->copy_out(dev, to, from, bytes);
+}
+
+size_t kiln_backend_workspace(kiln_device device, const kiln_kernel *kernel)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->workspace ? table->workspace(dev, kernel) : 0;
+}
+
+bool kiln_backend_lower(kiln_plan *plan)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(plan->device, &dev);
+    plan->exec = table ? table->lower(dev, plan) : NULL;
+    return plan->exec != NULL;
+}
+
+void kiln_backend_dispose(kiln_plan *plan)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(plan->device, &dev);
+    if (table)
+        table->dispose(dev, plan->exec);
+}
+
+bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(plan->device, &dev);
+    return table && table->run(dev, plan->exec, binding);
+}
+
+int64_t kiln_backend_generation(kiln_device device)
+{
+    (void)device;
+    return kiln_threads(); /* scratch memory is sized for them */
+}
+
+bool kiln_fail_bad_index(const kiln_plan *plan, const kiln_bad_index *bad)
+{
+    const kiln_op *op = plan->kernels[bad->kernel].op;
+    kiln_fail(KILN_E_INDEX, op ? op->name : NULL, "index %lld is out of range: it must be at least 0 and below %lld",
+              (long long)bad->index, (long long)bad->limit);
+    return kiln_hint("the step was discarded: nothing was changed. Check the labels or indices given to %s",
+                     op ? op->name : "it");
+}

@@ -1,0 +1,15 @@
+/* The CPU's kernels for whoever runs plans on the host: the CPU device itself, and simulated devices. */
+#ifndef KILN_CPU_CPU_H
+#define KILN_CPU_CPU_H
+
+#include "device/device.h"
+
+KILN_PLUGIN_API bool kiln_cpu_supports(void *dev, const kiln_op *op, kiln_dtype dtype);
+KILN_PLUGIN_API size_t kiln_cpu_workspace(void *dev, const kiln_kernel *kernel);
+KILN_PLUGIN_API void *kiln_cpu_lower(void *dev, const kiln_plan *plan);
+KILN_PLUGIN_API void kiln_cpu_dispose(void *dev, void *exec);
+
+/* Runs all kernels with host addresses. A bad index ends the run at its kernel and is told in *bad. */
+KILN_PLUGIN_API void kiln_cpu_execute(const void *exec, const kiln_binding *binding, kiln_bad_index *bad);
+
+#endif

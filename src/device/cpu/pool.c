@@ -1,0 +1,228 @@
+/* Pooling kernels, in parallel over planes. A plane's windows are visited in row-major order. */
+#include "device/cpu/call.h"
+#include "device/cpu/ranges.h"
+
+#include <string.h>
+
+/* A window along one axis: elements first, first + step, … below end. `span` counts the padding it covers, for means.
+ */
+typedef struct window {
+    int64_t first, end, step, span;
+} window;
+
+typedef struct axis {
+    int64_t size, out; /* of input and output */
+    int64_t kernel, stride, padding, dilation;
+    bool adaptive;
+} axis;
+
+static inline window window_at(const axis *a, int64_t o)
+{
+    if (a->adaptive) {
+        int64_t first = o * a->size / a->out, end = ((o + 1) * a->size + a->out - 1) / a->out;
+        return (window){first, end, 1, end - first};
+    }
+    int64_t first = o * a->stride - a->padding, end = first + a->dilation * (a->kernel - 1) + 1;
+    int64_t padded_end = end < a->size + a->padding ? end : a->size + a->padding, span = padded_end - first;
+    if (first < 0)
+        first += (-first + a->dilation - 1) / a->dilation * a->dilation;
+    return (window){first, end < a->size ? end : a->size, a->dilation, span};
+}
+
+typedef struct job {
+    const kiln_cpu_call *c;
+    axis y, x;
+    bool include_pad;
+    int64_t planes, tasks;
+} job;
+
+static void start(job *j, void (*body)(void *, int64_t, int))
+{
+    const int64_t *shape = j->c->in[0].shape;
+    j->planes = shape[0] * shape[1];
+    int64_t in = j->y.size * j->x.size, out = j->y.out * j->x.out;
+    int64_t windows = j->y.adaptive ? 0 : out * j->y.kernel * j->x.kernel;
+    j->tasks = kiln_range_count(j->planes, in + out + windows);
+    kiln_parallel(j->tasks, body, j);
+}
+
+#define FOR_PLANES(j, task)                                                                                            \
+    for (int64_t plane = kiln_range_begin((j)->planes, (j)->tasks, task),                                              \
+                 last = kiln_range_begin((j)->planes, (j)->tasks, task + 1);                                           \
+         plane < last; plane++)
+
+/* ---- Maxima. A NaN is taken over any number. ---- */
+
+#define MAXIMA(T, name)                                                                                                \
+    static void name##_plane(const job *j, const T *x, T *values, int64_t *indices)                                    \
+    {                                                                                                                  \
+        for (int64_t oy = 0; oy < j->y.out; oy++) {                                                                    \
+            window wy = window_at(&j->y, oy);                                                                          \
+            for (int64_t ox = 0; ox < j->x.out; ox++) {                                                                \
+                window wx = window_at(&j->x, ox);                                                                      \
+                int64_t best = wy.first * j->x.size + wx.first;                                                        \
+                T value = x[best];                                                                                     \
+                for (int64_t iy = wy.first; iy < wy.end; iy += wy.step)                                                \
+                    for (int64_t at = iy * j->x.size + wx.first; at < iy * j->x.size + wx.end; at += wx.step) {        \
+                        bool better = x[at] > value || x[at] != x[at];                                                 \
+                        best = better ? at : best;                                                                     \
+                        value = better ? x[at] : value;                                                                \
+                    }                                                                                                  \
+                *values++ = value;                                                                                     \
+                *indices++ = best;                                                                                     \
+            }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name(void *context, int64_t task, int worker)                                                          \
+    {                                                                                                                  \
+        (void)worker;                                                                                                  \
+        const job *j = context;                                                                                        \
+        int64_t in = j->y.size * j->x.size, out = j->y.out * j->x.out;                                                 \
+        FOR_PLANES(j, task)                                                                                            \
+        name##_plane(j, (const T *)j->c->in[0].data + plane * in, (T *)j->c->out[0].data + plane * out,                \
+                     (int64_t *)j->c->out[1].data + plane * out);                                                      \
+    }
+MAXIMA(float, maxima_f32)
+MAXIMA(double, maxima_f64)
+
+/* ---- Means and their adjoint. Sums are made in double: windows of adaptive pooling can be whole planes. ---- */
+
+static inline int64_t divisor(const job *j, const window *wy, const window *wx)
+{
+    return j->include_pad ? wy->span * wx->span : (wy->end - wy->first) * (wx->end - wx->first);
+}
+
+#define MEANS(T, name)                                                                                                 \
+    static inline double name##_row(const T *x, int64_t n)                                                             \
+    {                                                                                                                  \
+        double lanes[4] = {0};                                                                                         \
+        int64_t i = 0;                                                                                                 \
+        for (; i + 4 <= n; i += 4)                                                                                     \
+            for (int l = 0; l < 4; l++)                                                                                \
+                lanes[l] += (double)x[i + l];                                                                          \
+        for (; i < n; i++)                                                                                             \
+            lanes[0] += (double)x[i];                                                                                  \
+        return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);                                                          \
+    }                                                                                                                  \
+    static void name##_plane(const job *j, const T *x, T *y)                                                           \
+    {                                                                                                                  \
+        for (int64_t oy = 0; oy < j->y.out; oy++) {                                                                    \
+            window wy = window_at(&j->y, oy);                                                                          \
+            for (int64_t ox = 0; ox < j->x.out; ox++) {                                                                \
+                window wx = window_at(&j->x, ox);                                                                      \
+                double sum = 0;                                                                                        \
+                for (int64_t iy = wy.first; iy < wy.end; iy++)                                                         \
+                    sum += name##_row(x + iy * j->x.size + wx.first, wx.end - wx.first);                               \
+                bool empty = wy.first >= wy.end || wx.first >= wx.end;                                                 \
+                *y++ = empty ? 0 : (T)(sum / (double)divisor(j, &wy, &wx));                                            \
+            }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name(void *context, int64_t task, int worker)                                                          \
+    {                                                                                                                  \
+        (void)worker;                                                                                                  \
+        const job *j = context;                                                                                        \
+        FOR_PLANES(j, task)                                                                                            \
+        name##_plane(j, (const T *)j->c->in[0].data + plane * j->y.size * j->x.size,                                   \
+                     (T *)j->c->out[0].data + plane * j->y.out * j->x.out);                                            \
+    }                                                                                                                  \
+    static void name##_grad_plane(const job *j, const T *gy, T *gx)                                                    \
+    {                                                                                                                  \
+        memset(gx, 0, (size_t)(j->y.size * j->x.size) * sizeof(T));                                                    \
+        for (int64_t oy = 0; oy < j->y.out; oy++) {                                                                    \
+            window wy = window_at(&j->y, oy);                                                                          \
+            for (int64_t ox = 0; ox < j->x.out; ox++, gy++) {                                                          \
+                window wx = window_at(&j->x, ox);                                                                      \
+                if (wy.first >= wy.end || wx.first >= wx.end)                                                          \
+                    continue;                                                                                          \
+                T share = (T)((double)*gy / (double)divisor(j, &wy, &wx));                                             \
+                for (int64_t iy = wy.first; iy < wy.end; iy++)                                                         \
+                    for (int64_t ix = wx.first; ix < wx.end; ix++)                                                     \
+                        gx[iy * j->x.size + ix] += share;                                                              \
+            }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name##_grad(void *context, int64_t task, int worker)                                                   \
+    {                                                                                                                  \
+        (void)worker;                                                                                                  \
+        const job *j = context;                                                                                        \
+        FOR_PLANES(j, task)                                                                                            \
+        name##_grad_plane(j, (const T *)j->c->in[0].data + plane * j->y.out * j->x.out,                                \
+                          (T *)j->c->out[0].data + plane * j->y.size * j->x.size);                                     \
+    }
+MEANS(float, means_f32)
+MEANS(double, means_f64)
+
+/* ---- The kernels: attributes to axes ---- */
+
+static bool is_f64(const kiln_cpu_call *c)
+{
+    return c->in[0].dtype == KILN_F64;
+}
+
+static void max_pool(const kiln_cpu_call *c)
+{
+    const int64_t *i = c->ints, *size = c->in[0].shape + 2;
+    job j = {.c = c,
+             .y = {.size = size[0], .out = i[8], .kernel = i[0], .stride = i[2], .padding = i[4], .dilation = i[6]},
+             .x = {.size = size[1], .out = i[9], .kernel = i[1], .stride = i[3], .padding = i[5], .dilation = i[7]}};
+    start(&j, is_f64(c) ? maxima_f64 : maxima_f32);
+}
+
+static job averaging(const kiln_cpu_call *c, const int64_t *size)
+{
+    const int64_t *i = c->ints;
+    return (job){.c = c,
+                 .y = {.size = size[0], .out = i[6], .kernel = i[0], .stride = i[2], .padding = i[4], .dilation = 1},
+                 .x = {.size = size[1], .out = i[7], .kernel = i[1], .stride = i[3], .padding = i[5], .dilation = 1},
+                 .include_pad = i[8] != 0};
+}
+
+static void avg_pool(const kiln_cpu_call *c)
+{
+    job j = averaging(c, c->in[0].shape + 2);
+    start(&j, is_f64(c) ? means_f64 : means_f32);
+}
+
+static void avg_pool_grad(const kiln_cpu_call *c)
+{
+    job j = averaging(c, c->out[0].shape + 2);
+    start(&j, is_f64(c) ? means_f64_grad : means_f32_grad);
+}
+
+static job adaptive(const kiln_cpu_call *c, const int64_t *size, const int64_t *out)
+{
+    return (job){.c = c,
+                 .y = {.size = size[0], .out = out[0], .adaptive = true},
+                 .x = {.size = size[1], .out = out[1], .adaptive = true}};
+}
+
+static void adaptive_avg_pool(const kiln_cpu_call *c)
+{
+    job j = adaptive(c, c->in[0].shape + 2, c->out[0].shape + 2);
+    start(&j, is_f64(c) ? means_f64 : means_f32);
+}
+
+static void adaptive_avg_pool_grad(const kiln_cpu_call *c)
+{
+    job j = adaptive(c, c->out[0].shape + 2, c->in[0].shape + 2);
+    start(&j, is_f64(c) ? means_f64_grad : means_f32_grad);
+}
+
+static void adaptive_max_pool(const kiln_cpu_call *c)
+{
+    job j = adaptive(c, c->in[0].shape + 2, c->out[0].shape + 2);
+    start(&j, is_f64(c) ? maxima_f64 : maxima_f32);
+}
+
+enum { REAL = 1 << KILN_F32 | 1 << KILN_F64 };
+
+const kiln_cpu_kernel kiln_cpu_kernels_pool[] = {
+    {.op = "max_pool", .dtypes = REAL, .run = max_pool},
+    {.op = "avg_pool", .dtypes = REAL, .run = avg_pool},
+    {.op = "avg_pool_grad", .dtypes = REAL, .run = avg_pool_grad},
+    {.op = "adaptive_avg_pool", .dtypes = REAL, .run = adaptive_avg_pool},
+    {.op = "adaptive_avg_pool_grad", .dtypes = REAL, .run = adaptive_avg_pool_grad},
+    {.op = "adaptive_max_pool", .dtypes = REAL, .run = adaptive_max_pool},
+    {0},
+};

@@ -1,0 +1,134 @@
+/* Softmax and row normalisation on the CPU: cuts the work into tasks and hands them to the kernels of this machine. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include "device/cpu/ranges.h"
+#include "device/cpu/rows.h"
+
+/* ---- Which kernels this machine runs --------------------------------------------------------------------------- */
+
+static const kiln_rows_kernels *chosen;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void choose(void)
+{
+    const kiln_rows_kernels *avx2 = NULL, *avx512 = NULL;
+    const char *wanted = getenv("KILN_ISA");
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        avx2 = kiln_rows_avx2;
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
+        avx512 = kiln_rows_avx512;
+#endif
+    if (wanted && !strcmp(wanted, "plain"))
+        avx2 = avx512 = NULL;
+    if (wanted && !strcmp(wanted, "avx2") && avx2)
+        avx512 = NULL;
+    chosen = avx512 ? avx512 : avx2 ? avx2 : kiln_rows_plain;
+}
+
+static const kiln_rows_real *kernels_for(kiln_dtype dtype)
+{
+    pthread_once(&once, choose);
+    return dtype == KILN_F64 ? &chosen->f64 : &chosen->f32;
+}
+
+/* ---- Softmax: [outer, n, inner], along n ----------------------------------------------------------------------- */
+
+typedef struct job {
+    const kiln_cpu_call *c;
+    const kiln_rows_real *kernels;
+    bool log;
+    size_t element;
+    int64_t outer, n, inner;
+    int64_t strips; /* of columns, in each of `outer` */
+    int64_t items, tasks;
+} job;
+
+static const char *at(const job *j, const kiln_cpu_operand *o, int64_t index)
+{
+    return (const char *)o->data + (size_t)index * j->element;
+}
+
+static void softmax_strip(const job *j, int64_t strip)
+{
+    int64_t first = strip % j->strips * KILN_ROWS_COLUMNS, from = strip / j->strips * j->n * j->inner + first;
+    int64_t columns = j->inner - first < KILN_ROWS_COLUMNS ? j->inner - first : KILN_ROWS_COLUMNS;
+    j->kernels->softmax_columns(at(j, &j->c->in[0], from), (void *)at(j, &j->c->out[0], from), columns, j->n, j->inner,
+                                j->log);
+}
+
+static void softmax_task(void *context, int64_t task, int worker)
+{
+    (void)worker;
+    const job *j = context;
+    int64_t first = kiln_range_begin(j->items, j->tasks, task), end = kiln_range_begin(j->items, j->tasks, task + 1);
+    if (j->inner == 1) {
+        int64_t from = first * j->n;
+        j->kernels->softmax(at(j, &j->c->in[0], from), (void *)at(j, &j->c->out[0], from), end - first, j->n, j->log);
+        return;
+    }
+    for (int64_t strip = first; strip < end; strip++)
+        softmax_strip(j, strip);
+}
+
+static void run_softmax(const kiln_cpu_call *c, bool log)
+{
+    const kiln_cpu_operand *x = &c->in[0];
+    int dim = (int)c->ints[0];
+    job j = {.c = c, .kernels = kernels_for(x->dtype), .log = log, .element = kiln_dtype_size(x->dtype)};
+    j.outer = j.n = j.inner = 1;
+    for (int d = 0; d < x->ndim; d++) /* a number without dims is one row of one element */
+        *(d < dim ? &j.outer : d == dim ? &j.n : &j.inner) *= x->shape[d];
+    if (j.outer * j.n * j.inner == 0)
+        return;
+    j.strips = (j.inner + KILN_ROWS_COLUMNS - 1) / KILN_ROWS_COLUMNS;
+    j.items = j.outer * j.strips;
+    j.tasks = kiln_range_count(j.items, 4 * j.n * (j.inner < KILN_ROWS_COLUMNS ? j.inner : KILN_ROWS_COLUMNS));
+    kiln_parallel(j.tasks, softmax_task, &j);
+}
+
+static void softmax(const kiln_cpu_call *c)
+{
+    run_softmax(c, false);
+}
+
+static void log_softmax(const kiln_cpu_call *c)
+{
+    run_softmax(c, true);
+}
+
+/* ---- normalize_rows -------------------------------------------------------------------------------------------- */
+
+static void normalize_task(void *context, int64_t task, int worker)
+{
+    (void)worker;
+    const job *j = context;
+    const kiln_cpu_operand *out = j->c->out;
+    int64_t first = kiln_range_begin(j->items, j->tasks, task), end = kiln_range_begin(j->items, j->tasks, task + 1);
+    j->kernels->normalize(at(j, &j->c->in[0], first * j->n), (void *)at(j, &out[0], first * j->n),
+                          (void *)at(j, &out[1], first), (void *)at(j, &out[2], first), end - first, j->n,
+                          j->c->floats[0]);
+}
+
+static void normalize_rows(const kiln_cpu_call *c)
+{
+    const kiln_cpu_operand *x = &c->in[0];
+    job j = {.c = c, .kernels = kernels_for(x->dtype), .element = kiln_dtype_size(x->dtype), .n = 1, .items = 1};
+    for (int d = 0; d < x->ndim; d++)
+        *(d < x->ndim - c->ints[0] ? &j.items : &j.n) *= x->shape[d];
+    if (j.items == 0)
+        return;
+    j.tasks = kiln_range_count(j.items, 2 * j.n);
+    kiln_parallel(j.tasks, normalize_task, &j);
+}
+
+const kiln_cpu_kernel kiln_cpu_kernels_rows[] = {
+    {.op = "softmax", .dtypes = 1 << KILN_F32 | 1 << KILN_F64, .run = softmax},
+    {.op = "log_softmax", .dtypes = 1 << KILN_F32 | 1 << KILN_F64, .run = log_softmax},
+    {.op = "normalize_rows", .dtypes = 1 << KILN_F32 | 1 << KILN_F64, .run = normalize_rows},
+    {.op = "nll_loss_pick", .dtypes = 1 << KILN_F32 | 1 << KILN_F64, .run = kiln_cpu_nll_loss_pick},
+    {.op = "nll_loss_place", .dtypes = 1 << KILN_F32 | 1 << KILN_F64, .run = kiln_cpu_nll_loss_place},
+    {0},
+};

@@ -1,0 +1,183 @@
+/* Row kernels for one element type and instruction set. rows_plain.c, rows_avx2.c and rows_avx512.c include it once a
+ * type, with REAL (float), BITS (int32_t) and NAME(x) (x of this type) defined.
+ *
+ * Sums run in lanes of 64 bytes (PARTS vectors of WIDTH bytes) over blocks, whose sums are added in double: one order,
+ * whatever the machine. Where the loops are simple they are left to the compiler. */
+typedef REAL NAME(vec) __attribute__((vector_size(WIDTH), aligned(sizeof(REAL)), may_alias)); /* wherever x lies */
+typedef BITS NAME(mask) __attribute__((vector_size(WIDTH), aligned(sizeof(REAL)), may_alias));
+enum { NAME(LANES) = 64 / sizeof(REAL), NAME(PART) = WIDTH / sizeof(REAL) };
+
+static inline NAME(vec) * NAME(part)(const REAL *x, int p)
+{
+    return (NAME(vec) *)(x + p * NAME(PART));
+}
+
+/* A NaN may be passed over: the sum that follows has it all the same. */
+static REAL NAME(max)(const REAL *x, int64_t n)
+{
+    REAL max = -(REAL)INFINITY;
+    NAME(vec) best[PARTS];
+    for (int p = 0; p < PARTS; p++)
+        best[p] = (NAME(vec)){0} + max;
+    int64_t i = 0;
+    for (; i + NAME(LANES) <= n; i += NAME(LANES))
+        for (int p = 0; p < PARTS; p++) {
+            NAME(vec) v = *NAME(part)(x + i, p);
+            NAME(mask) more = v > best[p];
+            best[p] = (NAME(vec))(((NAME(mask))v & more) | ((NAME(mask))best[p] & ~more));
+        }
+    for (int l = 0; l < NAME(LANES); l++)
+        max = best[l / NAME(PART)][l % NAME(PART)] > max ? best[l / NAME(PART)][l % NAME(PART)] : max;
+    for (; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+static double NAME(add_lanes)(const NAME(vec) * sum)
+{
+    double total = 0;
+    for (int l = 0; l < NAME(LANES); l++)
+        total += (double)sum[l / NAME(PART)][l % NAME(PART)];
+    return total;
+}
+
+/* Σ x over at most BLOCK elements. */
+static double NAME(sum)(const REAL *x, int64_t n)
+{
+    NAME(vec) sum[PARTS] = {0};
+    REAL tail[NAME(LANES)] = {0};
+    int64_t i = 0;
+    for (; i + NAME(LANES) <= n; i += NAME(LANES))
+        for (int p = 0; p < PARTS; p++)
+            sum[p] += *NAME(part)(x + i, p);
+    memcpy(tail, x + i, (size_t)(n - i) * sizeof *x);
+    for (int p = 0; p < PARTS; p++)
+        sum[p] += *NAME(part)(tail, p);
+    return NAME(add_lanes)(sum);
+}
+
+static inline void NAME(add_squares)(NAME(vec) * sum, const REAL *x, REAL mean)
+{
+    for (int p = 0; p < PARTS; p++) {
+        NAME(vec) d = *NAME(part)(x, p) - mean;
+        sum[p] += d * d;
+    }
+}
+
+/* Σ (x - mean)² over at most BLOCK elements. */
+static double NAME(sum_squares)(const REAL *x, int64_t n, REAL mean)
+{
+    NAME(vec) sum[PARTS] = {0};
+    REAL tail[NAME(LANES)];
+    int64_t i = 0;
+    for (; i + NAME(LANES) <= n; i += NAME(LANES))
+        NAME(add_squares)(sum, x + i, mean);
+    for (int l = 0; l < NAME(LANES); l++)
+        tail[l] = mean;
+    memcpy(tail, x + i, (size_t)(n - i) * sizeof *x);
+    NAME(add_squares)(sum, tail, mean);
+    return NAME(add_lanes)(sum);
+}
+
+/* y = exp(x - shift) */
+static void NAME(exp_less)(const REAL *x, REAL *y, int64_t n, REAL shift)
+{
+    IVDEP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = NAME(exp)(x[i] - shift);
+}
+
+/* y = (x - shift)·scale */
+static void NAME(less_times)(const REAL *x, REAL *y, int64_t n, REAL shift, REAL scale)
+{
+    IVDEP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - shift) * scale;
+}
+
+/* y = x - shift - less: in two steps, since their sum may have lost what x - shift has not */
+static void NAME(less_less)(const REAL *x, REAL *y, int64_t n, REAL shift, REAL less)
+{
+    IVDEP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] - shift - less;
+}
+
+static void NAME(softmax_row)(const REAL *x, REAL *y, int64_t n, bool log)
+{
+    REAL scratch[BLOCK], max = NAME(max)(x, n);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t count = n - i < BLOCK ? n - i : BLOCK;
+        REAL *e = log ? scratch : y + i;
+        NAME(exp_less)(x + i, e, count, max);
+        sum += NAME(sum)(e, count);
+    }
+    if (log)
+        NAME(less_less)(x, y, n, max, (REAL)kiln_f64_log(sum));
+    else
+        NAME(less_times)(y, y, n, 0, (REAL)(1 / sum));
+}
+
+static void NAME(softmax)(const void *x, void *y, int64_t rows, int64_t n, bool log)
+{
+    for (int64_t row = 0; row < rows; row++)
+        NAME(softmax_row)((const REAL *)x + row * n, (REAL *)y + row * n, n, log);
+}
+
+typedef struct NAME(figures) {
+    REAL max[KILN_ROWS_COLUMNS], sum[KILN_ROWS_COLUMNS];
+} NAME(figures);
+
+/* The largest element of each column, and Σ exp(x - max); the terms go to y unless it is NULL. */
+static void NAME(measure_columns)(NAME(figures) * f, const REAL *x, REAL *y, int64_t columns, int64_t n, int64_t inner)
+{
+    REAL e[KILN_ROWS_COLUMNS];
+    for (int64_t c = 0; c < columns; c++) {
+        f->max[c] = -(REAL)INFINITY;
+        f->sum[c] = 0;
+    }
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t c = 0; c < columns; c++)
+            f->max[c] = x[k * inner + c] > f->max[c] ? x[k * inner + c] : f->max[c];
+    for (int64_t k = 0; k < n; k++) {
+        for (int64_t c = 0; c < columns; c++) {
+            e[c] = NAME(exp)(x[k * inner + c] - f->max[c]);
+            f->sum[c] += e[c];
+        }
+        if (y)
+            memcpy(y + k * inner, e, (size_t)columns * sizeof *e);
+    }
+}
+
+static void NAME(softmax_columns)(const void *from, void *to, int64_t columns, int64_t n, int64_t inner, bool log)
+{
+    const REAL *x = from;
+    REAL *y = to;
+    NAME(figures) f;
+    NAME(measure_columns)(&f, x, log ? NULL : y, columns, n, inner);
+    for (int64_t c = 0; c < columns; c++)
+        f.sum[c] = log ? NAME(log)(f.sum[c]) : 1 / f.sum[c];
+    for (int64_t k = 0; k < n * inner; k += inner) {
+        IVDEP
+        for (int64_t c = 0; c < columns; c++)
+            y[k + c] = log ? x[k + c] - f.max[c] - f.sum[c] : y[k + c] * f.sum[c];
+    }
+}
+
+static void NAME(normalize)(const void *from, void *to, void *means, void *rstds, int64_t rows, int64_t n, double eps)
+{
+    for (int64_t row = 0; row < rows; row++) {
+        const REAL *x = (const REAL *)from + row * n;
+        double sum = 0, squares = 0;
+        for (int64_t i = 0; i < n; i += BLOCK)
+            sum += NAME(sum)(x + i, n - i < BLOCK ? n - i : BLOCK);
+        REAL mean = (REAL)(sum / (double)n);
+        for (int64_t i = 0; i < n; i += BLOCK)
+            squares += NAME(sum_squares)(x + i, n - i < BLOCK ? n - i : BLOCK, mean);
+        REAL rstd = (REAL)(1 / kiln_f64_sqrt(squares / (double)n + eps));
+        NAME(less_times)(x, (REAL *)to + row * n, n, mean, rstd);
+        ((REAL *)means)[row] = mean;
+        ((REAL *)rstds)[row] = rstd;
+    }
+}

@@ -1,0 +1,61 @@
+/* The device table: everything Kiln asks of a device. A plugin `libkiln-<kind>.so` exports one function,
+ * `const kiln_device_table *kiln_device_plugin(void)`, which answers with its table or NULL. Slots marked (optional) may
+ * be NULL; the comment says what happens then. All functions may be called from any thread. Failures return false (or
+ * NULL, or 0) after raising an error with kiln_fail. */
+#ifndef KILN_DEVICE_DEVICE_H
+#define KILN_DEVICE_DEVICE_H
+
+#include "plan/plan.h"
+
+enum { KILN_DEVICE_VERSION = 1 };
+
+typedef struct kiln_device_table {
+    uint32_t version; /* KILN_DEVICE_VERSION */
+    const char *kind; /* "cuda" */
+
+    /* How many devices there are; 0 with the reason in `why`. Opens none. */
+    int (*count)(char *why, size_t size);
+    bool (*describe)(int index, kiln_device_info *info);
+
+    /* The first use of a device; the result is passed to everything below. */
+    void *(*open)(int index);
+    void (*close)(void *dev);
+
+    /* Plain memory. The pool above it caches, counts and limits. 64-byte aligned; 0 when the device has no more. */
+    kiln_address (*allocate)(void *dev, size_t bytes);
+    void (*release)(void *dev, kiln_address address, size_t bytes);
+
+    /* Copies are ordered with runs: a copy sees all runs given before it. The host memory may be reused on return. */
+    bool (*copy_in)(void *dev, kiln_address to, const void *from, size_t bytes);
+    bool (*copy_out)(void *dev, void *to, kiln_address from, size_t bytes);
+
+    /* Is there a kernel for the operation with a first operand of this dtype? */
+    bool (*supports)(void *dev, const kiln_op *op, kiln_dtype dtype);
+
+    /* Scratch bytes a kernel wants beside its operands (shapes are known, buffers are not yet). (optional: 0) */
+    size_t (*workspace)(void *dev, const kiln_kernel *kernel);
+
+    /* Turns a finished plan into something that can be run many times, also at the same time from several threads. */
+    void *(*lower)(void *dev, const kiln_plan *plan);
+    void (*dispose)(void *dev, void *exec);
+
+    /* Starts the run and may return before it is done; the binding is copied if need be. The order of runs and copies is
+     * that of the calls. A bad index stops the run before anything in a slot was written. */
+    bool (*run)(void *dev, void *exec, const kiln_binding *binding);
+
+    /* Waits for all that was started; false with the error of a run that failed. */
+    bool (*wait)(void *dev);
+} kiln_device_table;
+
+typedef const kiln_device_table *(*kiln_device_plugin_fn)(void);
+
+/* The open device behind a number, opening it on first use; NULL with an error that says why. */
+typedef struct kiln_open_device kiln_open_device;
+const kiln_device_table *kiln_device_open(kiln_device device, void **dev);
+
+extern const kiln_device_table kiln_cpu_table;
+
+/* The message for a bad index met by a kernel of `plan`. Always false. */
+KILN_PLUGIN_API bool kiln_fail_bad_index(const kiln_plan *plan, const kiln_bad_index *bad);
+
+#endif

@@ -1,0 +1,274 @@
+/* Devices by name: the CPU, which is built in, and plugins, which are looked for beside the library when asked about. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/fail.h"
+#include "core/parallel.h"
+#include "device/device.h"
+#include "tensor/thread.h"
+
+enum { KIND_CPU, KIND_CUDA, KIND_OPENCL, KIND_SIM, KINDS, MAX_INDEX = 16, WHY = 480 };
+
+typedef struct kind {
+    const char *name;
+    const kiln_device_table *table; /* NULL until found */
+    bool looked;
+    char why[WHY]; /* there is no plugin */
+    _Atomic(void *) open[MAX_INDEX]; /* once set, neither it nor `table` changes: read without the lock */
+} kind;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static kind kinds[KINDS] = {
+    {.name = "cpu", .table = &kiln_cpu_table, .looked = true}, {.name = "cuda"}, {.name = "opencl"}, {.name = "sim"}};
+
+/* ---- Finding plugins ----------------------------------------------------------------------------------------------------- */
+
+/* The folder this library was loaded from. */
+static void own_folder(char *path, size_t size)
+{
+    Dl_info info;
+    *path = '\0';
+    if (dladdr((void *)(uintptr_t)&kiln_device_parse, &info) && info.dli_fname) {
+        snprintf(path, size, "%s", info.dli_fname);
+        char *slash = strrchr(path, '/');
+        *(slash ? slash : path) = '\0';
+    }
+}
+
+static void *open_plugin(kind *k, const char *folder)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s%slibkiln-%s.so", folder, *folder ? "/" : "", k->name);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        size_t said = strlen(k->why);
+        snprintf(k->why + said, sizeof k->why - said, "%s%.220s", said ? "; " : "", dlerror());
+    }
+    return library;
+}
+
+/* KILN_PLUGIN_PATH first, then beside this library. */
+static void look_for(kind *k)
+{
+    char folder[400];
+    const char *path = getenv("KILN_PLUGIN_PATH");
+    k->looked = true;
+    own_folder(folder, sizeof folder);
+    void *library = path && *path ? open_plugin(k, path) : NULL;
+    if (!library && !(path && strcmp(path, folder) == 0))
+        library = open_plugin(k, folder);
+    if (!library)
+        return;
+    kiln_device_plugin_fn plugin = (kiln_device_plugin_fn)(uintptr_t)dlsym(library, "kiln_device_plugin");
+    const kiln_device_table *table = plugin ? plugin() : NULL;
+    if (table && table->version == KILN_DEVICE_VERSION)
+        k->table = table;
+    else {
+        snprintf(k->why, sizeof k->why, "libkiln-%s.so %s", k->name,
+                 table ? "was made for another version of Kiln" : "is not a Kiln plugin");
+        dlclose(library);
+    }
+}
+
+static kind *kind_at(int i)
+{
+    if (i < 0 || i >= KINDS)
+        return NULL;
+    if (!kinds[i].looked)
+        look_for(&kinds[i]);
+    return &kinds[i];
+}
+
+static int kind_named(const char *name, size_t length)
+{
+    for (int i = 0; i < KINDS; i++)
+        if (strlen(kinds[i].name) == length && strncmp(kinds[i].name, name, length) == 0)
+            return i;
+    return -1;
+}
+
+static int count_devices(kind *k, char *why, size_t size)
+{
+    if (size)
+        *why = '\0';
+    if (!k->table) {
+        snprintf(why, size, "%s", k->why);
+        return 0;
+    }
+    int n = k->table->count(why, size);
+    return n > MAX_INDEX ? MAX_INDEX : n;
+}
+
+/* ---- Public --------------------------------------------------------------------------------------------------------------- */
+
+int kiln_device_count(const char *name, char *why, size_t size)
+{
+    char reason[WHY];
+    int i = name ? kind_named(name, strlen(name)) : -1;
+    if (i < 0) {
+        if (why)
+            snprintf(why, size, "there is no kind of device called \"%s\"", name ? name : "");
+        return 0;
+    }
+    pthread_mutex_lock(&lock);
+    int n = count_devices(kind_at(i), why ? why : reason, why ? size : sizeof reason);
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+kiln_device kiln_device_auto(void)
+{
+    if (kiln_device_count("cuda", NULL, 0) > 0)
+        return KIND_CUDA << 8;
+    return kiln_device_count("opencl", NULL, 0) > 0 ? KIND_OPENCL << 8 : KILN_CPU;
+}
+
+kiln_device kiln_device_parse(const char *text)
+{
+    char why[WHY] = "";
+    if (!text || !*text) {
+        kiln_fail(KILN_E_ARGUMENT, "device", "no device was named");
+        return KILN_NO_DEVICE;
+    }
+    if (strcmp(text, "auto") == 0)
+        return kiln_device_auto();
+    size_t length = strcspn(text, ":");
+    char *end = NULL;
+    long index = text[length] ? strtol(text + length + 1, &end, 10) : 0;
+    int i = kind_named(text, length);
+    if (i < 0 || (text[length] && (end == text + length + 1 || *end || index < 0))) {
+        kiln_fail(KILN_E_ARGUMENT, "device", "\"%s\" does not name a device", text);
+        kiln_hint("devices are called cpu, cuda, cuda:1, opencl:0 or auto");
+        return KILN_NO_DEVICE;
+    }
+    int n = kiln_device_count(kinds[i].name, why, sizeof why);
+    if (index >= n) {
+        if (n == 0)
+            kiln_fail(KILN_E_DEVICE, "device", "there is no %s device: %s", kinds[i].name, why);
+        else
+            kiln_fail(KILN_E_DEVICE, "device", "there is no %s: %d %s device%s present (%s:0%s)", text, n, kinds[i].name,
+                      n == 1 ? " is" : "s are", kinds[i].name, n == 1 ? "" : " and on");
+        kiln_hint("ask for \"auto\" to take the best device present");
+        return KILN_NO_DEVICE;
+    }
+    return (kiln_device)(i << 8 | (int)index);
+}
+
+const char *kiln_device_name(kiln_device device)
+{
+    static _Thread_local char ring[4][24];
+    static _Thread_local int turn;
+    if (device == KILN_CPU)
+        return "cpu";
+    if (device < 0 || device >> 8 >= KINDS)
+        return "none";
+    char *name = ring[turn++ & 3];
+    snprintf(name, sizeof ring[0], "%s:%d", kinds[device >> 8].name, device & 255);
+    return name;
+}
+
+static bool exists(kiln_device device, kind **k)
+{
+    char why[WHY];
+    *k = device >= 0 ? kind_at(device >> 8) : NULL;
+    if (*k && (device & 255) < count_devices(*k, why, sizeof why))
+        return true;
+    return kiln_fail(KILN_E_DEVICE, "device", "device %d (%s) is not there", (int)device, kiln_device_name(device));
+}
+
+bool kiln_device_describe(kiln_device device, kiln_device_info *info)
+{
+    kind *k;
+    pthread_mutex_lock(&lock);
+    bool ok = exists(device, &k);
+    if (ok && info) {
+        *info = (kiln_device_info){0};
+        ok = k->table->describe(device & 255, info);
+    }
+    pthread_mutex_unlock(&lock);
+    return ok;
+}
+
+const kiln_device_table *kiln_device_open(kiln_device device, void **dev)
+{
+    if (device == KILN_CPU) { /* the usual case takes no lock */
+        *dev = NULL;
+        return &kiln_cpu_table;
+    }
+    kind *k = device >= 0 && device >> 8 < KINDS && (device & 255) < MAX_INDEX ? &kinds[device >> 8] : NULL;
+    if (k && (*dev = atomic_load_explicit(&k->open[device & 255], memory_order_acquire)))
+        return k->table; /* open already */
+    pthread_mutex_lock(&lock);
+    bool ok = exists(device, &k);
+    if (ok && !k->open[device & 255])
+        k->open[device & 255] = k->table->open(device & 255);
+    *dev = ok ? k->open[device & 255] : NULL;
+    pthread_mutex_unlock(&lock);
+    return *dev ? k->table : NULL;
+}
+
+bool kiln_device_wait(kiln_device device)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->wait(dev);
+}
+
+int kiln_get_num_threads(void)
+{
+    return kiln_threads();
+}
+
+void kiln_set_num_threads(int threads)
+{
+    kiln_threads_set(threads);
+}
+
+/* ---- The default device ------------------------------------------------------------------------------------------------------ */
+
+kiln_device kiln_default_device(void)
+{
+    kiln_thread *th = kiln_thread_state();
+    return th ? th->default_device : KILN_CPU;
+}
+
+bool kiln_set_default_device(kiln_device device)
+{
+    kiln_thread *th = kiln_thread_state();
+    if (!th || !kiln_device_describe(device, NULL))
+        return false;
+    th->default_device = device;
+    return true;
+}
+
+kiln_device_scope kiln_device_scope_enter(kiln_device device)
+{
+    kiln_device_scope scope = {.saved = kiln_default_device(), .active = true};
+    kiln_thread *th = kiln_thread_state();
+    if (!kiln_set_default_device(device) && th)
+        th->default_device = KILN_NO_DEVICE; /* a device that was asked for is never replaced by another */
+    return scope;
+}
+
+void kiln_device_scope_leave(kiln_device_scope *scope)
+{
+    kiln_thread *th = kiln_thread_state();
+    if (scope->active && th)
+        th->default_device = scope->saved;
+    scope->active = false;
+}
+
+/* Everything that holds device memory is gone by now (destructors of a lower priority number run later). */
+__attribute__((destructor(101))) static void unload(void)
+{
+    for (int i = 0; i < KINDS; i++)
+        for (int d = 0; d < MAX_INDEX; d++)
+            if (kinds[i].open[d]) {
+                kinds[i].table->close(kinds[i].open[d]);
+                kinds[i].open[d] = NULL;
+            }
+}

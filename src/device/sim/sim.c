@@ -1,0 +1,425 @@
+/* Simulated devices: the CPU's kernels behind everything that makes a GPU different. Each device has an address space that
+ * the host cannot dereference, a queue that a thread of its own works off while the host goes on, a memory of a chosen
+ * size, and faults on demand. What is right here needs no more than the device table, and has a chance on a real GPU.
+ *
+ * KILN_SIM_DEVICES sets how many there are (2), KILN_SIM_MEMORY their bytes (1 GiB). */
+#include "device/sim/sim.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "device/cpu/cpu.h"
+
+/* Added to host addresses: no x86-64 or arm64 program can dereference the sum. */
+#define ELSEWHERE ((kiln_address)1 << 62)
+
+enum { MAX_DEVICES = 8 };
+
+typedef enum job_kind { JOB_COPY_IN, JOB_COPY_OUT, JOB_RUN, JOB_FREE } job_kind;
+
+typedef struct job {
+    struct job *next;
+    job_kind kind;
+    void *to;            /* host addresses, already translated */
+    const void *from;
+    size_t bytes;
+    const void *exec;
+    const kiln_plan *plan;
+    kiln_binding binding;
+    char *data;          /* a copy of what the caller may change: bytes to copy in, addresses and scalars of a run */
+    int64_t capacity;
+    uint64_t seen;       /* failures its thread had been told of when it gave the job */
+} job;
+
+typedef struct sim {
+    int index;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, idle;
+    pthread_t thread;
+    job *first, *last, *spare;
+    job *for_blocks; /* one for each allocated block: giving it back needs no memory */
+    bool busy, stop;
+    int64_t used, size, fail_alloc, lose_after, slow_copies, slow_runs;
+    bool lost;
+    uint64_t failures; /* runs that failed */
+    uint64_t told;     /* how many of them some thread has been told of */
+    kiln_error error;  /* of the latest one */
+} sim;
+
+/* How many failures of each device this thread knows of, plus one; 0 before its first job. Whatever a thread gave before
+ * it learned of a failure is skipped, since it may build on what was not computed; then the thread is told, once. */
+static _Thread_local uint64_t known[MAX_DEVICES];
+
+static sim devices[MAX_DEVICES];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static int64_t setting(const char *name, int64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtoll(text, NULL, 10) : otherwise;
+}
+
+static void set_up(void)
+{
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        sim *s = &devices[i];
+        s->index = i;
+        pthread_mutex_init(&s->lock, NULL);
+        pthread_cond_init(&s->wake, NULL);
+        pthread_cond_init(&s->idle, NULL);
+        s->size = setting("KILN_SIM_MEMORY", (int64_t)1 << 30);
+        s->fail_alloc = s->lose_after = -1;
+    }
+}
+
+/* ---- The queue ------------------------------------------------------------------------------------------------------------- */
+
+static void nap(int64_t microseconds)
+{
+    if (microseconds > 0)
+        usleep((useconds_t)microseconds);
+}
+
+static void run_job(sim *s, const job *j)
+{
+    kiln_bad_index bad = {.kernel = -1};
+    kiln_cpu_execute(j->exec, &j->binding, &bad);
+    if (bad.kernel < 0)
+        return;
+    kiln_error_clear();
+    kiln_fail_bad_index(j->plan, &bad);
+    pthread_mutex_lock(&s->lock);
+    s->error = *kiln_last_error();
+    s->failures++;
+    pthread_mutex_unlock(&s->lock);
+    kiln_error_clear();
+}
+
+static void do_job(sim *s, const job *j, int64_t pause)
+{
+    if (j->kind == JOB_FREE) {
+        free(j->to);
+        return;
+    }
+    nap(pause);
+    if (j->kind == JOB_RUN)
+        run_job(s, j);
+    else
+        memcpy(j->to, j->from, j->bytes);
+}
+
+/* Runs are skipped after a failure that their thread did not know of. Copies are not: what is copied in is new data, which
+ * the next attempt will want. */
+static bool skips(const sim *s, const job *j)
+{
+    return j->kind != JOB_FREE && (s->lost || (j->kind == JOB_RUN && j->seen < s->failures));
+}
+
+static void *work(void *p)
+{
+    sim *s = p;
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop || s->first) {
+        job *j = s->first;
+        if (!j) {
+            pthread_cond_wait(&s->wake, &s->lock);
+            continue;
+        }
+        s->first = j->next;
+        s->busy = true;
+        if (s->lose_after >= 0 && j->kind != JOB_FREE && s->lose_after-- == 0)
+            s->lost = true;
+        bool skip = skips(s, j);
+        int64_t pause = j->kind == JOB_RUN ? s->slow_runs : s->slow_copies;
+        pthread_mutex_unlock(&s->lock);
+        if (!skip)
+            do_job(s, j, pause);
+        pthread_mutex_lock(&s->lock);
+        s->busy = false;
+        j->next = s->spare;
+        s->spare = j;
+        if (!s->first)
+            pthread_cond_broadcast(&s->idle);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* A job with room for `bytes` of its own; NULL with an error. */
+static job *new_job(sim *s, job_kind kind, size_t bytes)
+{
+    pthread_mutex_lock(&s->lock);
+    job *j = s->spare;
+    if (j)
+        s->spare = j->next;
+    pthread_mutex_unlock(&s->lock);
+    if (!j && !(j = kiln_alloc_zero(1, sizeof *j)))
+        return NULL;
+    j->kind = kind;
+    j->next = NULL;
+    if (KILN_GROW(j->data, j->capacity, (int64_t)bytes))
+        return j;
+    kiln_free(j->data);
+    kiln_free(j);
+    return NULL;
+}
+
+/* With the lock held: how many failures the calling thread knows of. A thread that comes new to the device is to be told
+ * of one that nobody was told of: what it was handed may be lacking. */
+static uint64_t *thread_knows(sim *s)
+{
+    if (!known[s->index])
+        known[s->index] = s->told + 1;
+    return &known[s->index];
+}
+
+static void enqueue(sim *s, job *j)
+{
+    pthread_mutex_lock(&s->lock);
+    j->seen = *thread_knows(s) - 1;
+    *(s->first ? &s->last->next : &s->first) = j;
+    s->last = j;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* With the lock held: raises what went wrong since the last report. */
+static bool report(sim *s)
+{
+    if (s->lost) {
+        kiln_fail(KILN_E_LOST, "device", "sim:%d is lost: it does not answer any more", s->index);
+        return kiln_hint("other devices go on working; tensors on this one are gone");
+    }
+    uint64_t *knows = thread_knows(s);
+    if (*knows > s->failures)
+        return true;
+    *knows = s->failures + 1;
+    s->told = s->failures;
+    kiln_fail(s->error.code, s->error.operation, "%s", s->error.message);
+    return kiln_hint("%s", s->error.hint);
+}
+
+static bool drain(sim *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (s->first || s->busy)
+        pthread_cond_wait(&s->idle, &s->lock);
+    bool ok = report(s);
+    pthread_mutex_unlock(&s->lock);
+    return ok;
+}
+
+/* ---- The table -------------------------------------------------------------------------------------------------------------------- */
+
+static int sim_count(char *why, size_t size)
+{
+    int64_t n = setting("KILN_SIM_DEVICES", 2);
+    if (n <= 0)
+        snprintf(why, size, "KILN_SIM_DEVICES is 0");
+    return n < 0 ? 0 : n > MAX_DEVICES ? MAX_DEVICES : (int)n;
+}
+
+static bool sim_describe(int index, kiln_device_info *info)
+{
+    pthread_once(&once, set_up);
+    sim *s = &devices[index];
+    pthread_mutex_lock(&s->lock);
+    snprintf(info->name, sizeof info->name, "simulated device %d", index);
+    info->memory_total = (uint64_t)s->size;
+    info->memory_free = (uint64_t)(s->size > s->used ? s->size - s->used : 0);
+    info->threads = 1;
+    snprintf(info->features, sizeof info->features, "the cpu's kernels behind an asynchronous queue");
+    pthread_mutex_unlock(&s->lock);
+    return true;
+}
+
+static void *sim_open(int index)
+{
+    pthread_once(&once, set_up);
+    sim *s = &devices[index];
+    s->stop = false;
+    if (pthread_create(&s->thread, NULL, work, s))
+        return kiln_fail(KILN_E_DEVICE, "device", "sim:%d could not start its thread", index);
+    return s;
+}
+
+static void free_jobs(job **list)
+{
+    for (job *next; *list; *list = next) {
+        next = (*list)->next;
+        kiln_free((*list)->data);
+        kiln_free(*list);
+    }
+}
+
+static void sim_close(void *dev)
+{
+    sim *s = dev;
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+    free_jobs(&s->spare);
+    free_jobs(&s->for_blocks); /* of blocks that were never given back */
+}
+
+static kiln_address sim_allocate(void *dev, size_t bytes)
+{
+    sim *s = dev;
+    job *j = kiln_alloc_zero(1, sizeof *j);
+    if (!j)
+        return 0;
+    pthread_mutex_lock(&s->lock);
+    bool ok = (!s->lost || report(s)) && s->used + (int64_t)bytes <= s->size;
+    if (s->fail_alloc >= 0 && s->fail_alloc-- == 0)
+        ok = false;
+    void *p = ok ? aligned_alloc(64, (bytes + 63) & ~(size_t)63) : NULL;
+    if (p) {
+        s->used += (int64_t)bytes;
+        j->next = s->for_blocks;
+        s->for_blocks = j;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!p) {
+        kiln_free(j);
+        return 0;
+    }
+    memset(p, 0xa5, bytes); /* fresh memory holds nothing useful */
+    return (kiln_address)(uintptr_t)p + ELSEWHERE;
+}
+
+static void sim_release(void *dev, kiln_address address, size_t bytes)
+{
+    sim *s = dev;
+    pthread_mutex_lock(&s->lock);
+    s->used -= (int64_t)bytes;
+    job *j = s->for_blocks;
+    s->for_blocks = j->next;
+    pthread_mutex_unlock(&s->lock);
+    j->kind = JOB_FREE;
+    j->next = NULL;
+    j->to = (void *)(uintptr_t)(address - ELSEWHERE);
+    enqueue(s, j); /* behind whatever still uses it */
+}
+
+static bool sim_copy_in(void *dev, kiln_address to, const void *from, size_t bytes)
+{
+    sim *s = dev;
+    job *j = new_job(s, JOB_COPY_IN, bytes);
+    if (!j)
+        return false;
+    memcpy(j->data, from, bytes);
+    j->to = (void *)(uintptr_t)(to - ELSEWHERE);
+    j->from = j->data;
+    j->bytes = bytes;
+    enqueue(s, j);
+    pthread_mutex_lock(&s->lock);
+    bool ok = report(s);
+    pthread_mutex_unlock(&s->lock);
+    return ok;
+}
+
+static bool sim_copy_out(void *dev, void *to, kiln_address from, size_t bytes)
+{
+    sim *s = dev;
+    job *j = new_job(s, JOB_COPY_OUT, 0);
+    if (!j)
+        return false;
+    j->to = to;
+    j->from = (const void *)(uintptr_t)(from - ELSEWHERE);
+    j->bytes = bytes;
+    enqueue(s, j);
+    return drain(s);
+}
+
+static void *sim_lower(void *dev, const kiln_plan *plan)
+{
+    (void)dev;
+    return kiln_cpu_lower(NULL, plan);
+}
+
+static void sim_dispose(void *dev, void *exec)
+{
+    sim *s = dev;
+    pthread_mutex_lock(&s->lock);
+    while (s->first || s->busy) /* a run of it may be waiting; errors are for whoever asks for results */
+        pthread_cond_wait(&s->idle, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    kiln_cpu_dispose(NULL, exec);
+}
+
+static bool sim_run(void *dev, void *exec, const kiln_binding *b)
+{
+    sim *s = dev;
+    const kiln_plan *plan = *(const kiln_plan *const *)exec; /* the first thing in it */
+    int64_t slots = plan->nslots, outputs = plan->noutputs;
+    pthread_mutex_lock(&s->lock);
+    bool ok = report(s);
+    pthread_mutex_unlock(&s->lock);
+    job *j = ok ? new_job(s, JOB_RUN, (size_t)(slots + outputs + plan->nscalars + 1) * 8) : NULL;
+    if (!j)
+        return false;
+    kiln_address *addresses = (kiln_address *)(void *)j->data;
+    double *scalars = (double *)(void *)(addresses + slots + outputs);
+    for (int64_t i = 0; i < slots; i++)
+        addresses[i] = b->slots[i] - ELSEWHERE;
+    for (int64_t i = 0; i < outputs; i++)
+        addresses[slots + i] = b->outputs[i] - ELSEWHERE;
+    if (plan->nscalars)
+        memcpy(scalars, b->scalars, (size_t)plan->nscalars * sizeof *scalars);
+    j->binding = (kiln_binding){addresses, addresses + slots, b->arena ? b->arena - ELSEWHERE : 0, scalars};
+    j->exec = exec;
+    j->plan = plan;
+    enqueue(s, j);
+    return true;
+}
+
+static bool sim_wait(void *dev)
+{
+    return drain(dev);
+}
+
+static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
+                                        .kind = "sim",
+                                        .count = sim_count,
+                                        .describe = sim_describe,
+                                        .open = sim_open,
+                                        .close = sim_close,
+                                        .allocate = sim_allocate,
+                                        .release = sim_release,
+                                        .copy_in = sim_copy_in,
+                                        .copy_out = sim_copy_out,
+                                        .supports = kiln_cpu_supports,
+                                        .workspace = kiln_cpu_workspace,
+                                        .lower = sim_lower,
+                                        .dispose = sim_dispose,
+                                        .run = sim_run,
+                                        .wait = sim_wait};
+
+KILN_PLUGIN_API const kiln_device_table *kiln_device_plugin(void);
+KILN_PLUGIN_API const kiln_device_table *kiln_device_plugin(void)
+{
+    return &table;
+}
+
+KILN_PLUGIN_API int64_t kiln_sim_control(int index, kiln_sim_command command, int64_t value);
+KILN_PLUGIN_API int64_t kiln_sim_control(int index, kiln_sim_command command, int64_t value)
+{
+    pthread_once(&once, set_up);
+    sim *s = &devices[index];
+    pthread_mutex_lock(&s->lock);
+    switch (command) {
+    case KILN_SIM_MEMORY: s->size = value ? value : (int64_t)1 << 30; break;
+    case KILN_SIM_FAIL_ALLOC: s->fail_alloc = value; break;
+    case KILN_SIM_LOSE_AFTER: s->lose_after = value; break;
+    case KILN_SIM_REVIVE: s->lost = false; break;
+    case KILN_SIM_SLOW_COPIES: s->slow_copies = value; break;
+    case KILN_SIM_SLOW_RUNS: s->slow_runs = value; break;
+    }
+    int64_t used = s->used;
+    pthread_mutex_unlock(&s->lock);
+    return used;
+}

@@ -1,0 +1,128 @@
+/* Checks and small helpers that the shape rules share. */
+#include <stdarg.h>
+#include <string.h>
+#include "ops/op.h"
+
+bool kiln_check_dim(const kiln_call *c, int64_t *dim, int ndim)
+{
+    int64_t range = ndim ? ndim : 1; /* a number without dimensions accepts 0 and -1 */
+    if (*dim < -range || *dim >= range)
+        return kiln_fail(KILN_E_SHAPE, c->op->name, "dim %lld is not in a tensor of %d dimensions (%lld to %lld)",
+                         (long long)*dim, ndim, (long long)-range, (long long)range - 1);
+    if (*dim < 0)
+        *dim += range;
+    return true;
+}
+
+bool kiln_check_ndim(const kiln_call *c, int operand, int ndim_min, int ndim_max)
+{
+    const kiln_tensor *t = c->in[operand];
+    if (t->ndim >= ndim_min && t->ndim <= ndim_max)
+        return true;
+    if (ndim_min == ndim_max)
+        return kiln_fail(KILN_E_SHAPE, c->op->name, "operand %d has shape %s, but %d dimensions are needed", operand + 1,
+                         kiln_shape_text(t->ndim, t->shape), ndim_min);
+    return kiln_fail(KILN_E_SHAPE, c->op->name, "operand %d has shape %s, but %d to %d dimensions are needed", operand + 1,
+                     kiln_shape_text(t->ndim, t->shape), ndim_min, ndim_max);
+}
+
+bool kiln_check_dtype(const kiln_call *c, int operand, uint32_t allowed)
+{
+    const kiln_tensor *t = c->in[operand];
+    if (allowed >> t->dtype & 1)
+        return true;
+    char list[64] = "";
+    for (int d = 0; d < KILN_DTYPES; d++)
+        if (allowed >> d & 1)
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? ", " : "", kiln_dtype_name(d));
+    kiln_fail(KILN_E_DTYPE, c->op->name, "operand %d is %s, but must be one of %s", operand + 1,
+              kiln_dtype_name((kiln_dtype)t->dtype), list);
+    return kiln_hint("convert it with kiln_cast");
+}
+
+bool kiln_check_same_dtype(const kiln_call *c, int a, int b)
+{
+    if (c->in[a]->dtype == c->in[b]->dtype)
+        return true;
+    kiln_fail(KILN_E_DTYPE, c->op->name, "operand %d is %s and operand %d is %s, but they must be the same", a + 1,
+              kiln_dtype_name((kiln_dtype)c->in[a]->dtype), b + 1, kiln_dtype_name((kiln_dtype)c->in[b]->dtype));
+    return kiln_hint("convert one of them with kiln_cast");
+}
+
+bool kiln_check_size(const kiln_call *c, int operand, int dim, int64_t size)
+{
+    const kiln_tensor *t = c->in[operand];
+    if (dim < t->ndim && t->shape[dim] == size)
+        return true;
+    return kiln_fail(KILN_E_SHAPE, c->op->name, "operand %d has shape %s, but dim %d must be %lld", operand + 1,
+                     kiln_shape_text(t->ndim, t->shape), dim, (long long)size);
+}
+
+bool kiln_check_attr(const kiln_call *c, bool holds, const char *format, ...)
+{
+    if (holds)
+        return true;
+    char text[320];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return kiln_fail(KILN_E_ARGUMENT, c->op->name, "%s", text);
+}
+
+bool kiln_broadcast(int an, const int64_t *a, int bn, const int64_t *b, int *outn, int64_t *out)
+{
+    int n = an > bn ? an : bn;
+    int64_t result[KILN_MAX_DIMS]; /* `out` may be one of the operands */
+    for (int d = 0; d < n; d++) {
+        int64_t x = d < n - an ? 1 : a[d - (n - an)];
+        int64_t y = d < n - bn ? 1 : b[d - (n - bn)];
+        if (x != y && x != 1 && y != 1)
+            return false;
+        result[d] = x == 1 ? y : x;
+    }
+    *outn = n;
+    memcpy(out, result, (size_t)n * sizeof *out);
+    return true;
+}
+
+int64_t kiln_count(int ndim, const int64_t *shape)
+{
+    int64_t n = 1;
+    bool empty = false;
+    for (int d = 0; d < ndim; d++) {
+        if (shape[d] < 0)
+            return -1;
+        if (shape[d] == 0)
+            empty = true;
+        else if (__builtin_mul_overflow(n, shape[d], &n))
+            return -1;
+    }
+    return empty ? 0 : n;
+}
+
+void kiln_desc_set(kiln_desc *d, kiln_dtype dtype, int ndim, const int64_t *shape)
+{
+    d->dtype = dtype;
+    d->ndim = ndim;
+    d->offset = 0;
+    memmove(d->shape, shape, (size_t)ndim * sizeof *shape);
+    kiln_dense_strides(ndim, d->shape, d->stride);
+}
+
+void kiln_desc_like(kiln_desc *d, const kiln_tensor *t)
+{
+    kiln_desc_set(d, (kiln_dtype)t->dtype, t->ndim, t->shape);
+}
+
+const char *kiln_shape_text(int ndim, const int64_t *shape)
+{
+    static _Thread_local char ring[4][200];
+    static _Thread_local int turn;
+    char *text = ring[turn++ & 3];
+    int n = snprintf(text, sizeof ring[0], "[");
+    for (int d = 0; d < ndim; d++)
+        n += snprintf(text + n, sizeof ring[0] - (size_t)n, "%s%lld", d ? ", " : "", (long long)shape[d]);
+    snprintf(text + n, sizeof ring[0] - (size_t)n, "]");
+    return text;
+}

@@ -1,0 +1,251 @@
+/* Products: matmul is a node for operands of two and more dims; everything else is written with it. */
+#include "ops/op.h"
+
+/* ---- matmul ---------------------------------------------------------------------------------------------------- */
+
+/* a [..., m, k] · b [..., k, n]; a 1-d operand stands for a row on the left, a column on the right. */
+static bool inner_sizes_fit(const char *op, const kiln_tensor *a, const kiln_tensor *b)
+{
+    if (a->ndim == 0 || b->ndim == 0) {
+        kiln_fail(KILN_E_SHAPE, op, "a %s and b %s: both need at least one dim", kiln_shape_text(a->ndim, a->shape),
+                  kiln_shape_text(b->ndim, b->shape));
+        kiln_hint("multiply by a single number with kiln_mul");
+        return false;
+    }
+    int at = b->ndim == 1 ? 0 : b->ndim - 2;
+    if (a->shape[a->ndim - 1] == b->shape[at])
+        return true;
+    kiln_fail(KILN_E_SHAPE, op,
+              "a %s and b %s: dim %d of a has size %lld, dim %d of b has size %lld, they must be equal",
+              kiln_shape_text(a->ndim, a->shape), kiln_shape_text(b->ndim, b->shape), a->ndim - 1,
+              (long long)a->shape[a->ndim - 1], at, (long long)b->shape[at]);
+    if (b->ndim >= 2 && a->shape[a->ndim - 1] == b->shape[b->ndim - 1])
+        kiln_hint("transpose b: kiln_transpose(b, -1, -2)");
+    return false;
+}
+
+static bool matmul_infer(kiln_call *c)
+{
+    const kiln_tensor *a = c->in[0], *b = c->in[1];
+    if (!kiln_check_same_dtype(c, 0, 1) || !inner_sizes_fit(c->op->name, a, b) ||
+        !kiln_check_ndim(c, 0, 2, KILN_MAX_DIMS) || !kiln_check_ndim(c, 1, 2, KILN_MAX_DIMS))
+        return false;
+    int64_t shape[KILN_MAX_DIMS];
+    int batch;
+    if (!kiln_broadcast(a->ndim - 2, a->shape, b->ndim - 2, b->shape, &batch, shape)) {
+        kiln_fail(KILN_E_SHAPE, c->op->name, "a %s and b %s: their batch dims (all but the last two) do not broadcast",
+                  kiln_shape_text(a->ndim, a->shape), kiln_shape_text(b->ndim, b->shape));
+        return false;
+    }
+    shape[batch] = a->shape[a->ndim - 2];
+    shape[batch + 1] = b->shape[b->ndim - 1];
+    kiln_desc_set(&c->out[0], a->dtype, batch + 2, shape);
+    return true;
+}
+
+/* Columns lie one behind the other in memory: a transposed view. */
+static bool is_transposed(const kiln_tensor *t)
+{
+    return t->stride[t->ndim - 2] == 1 && t->stride[t->ndim - 1] != 1;
+}
+
+/* a·b in the memory order of `like`, the operand it is the gradient of: then the gradient of what `like` is a transposed
+ * view of comes out dense. */
+static kiln_tensor *product_like(kiln_tensor *a, kiln_tensor *b, const kiln_tensor *like)
+{
+    if (!is_transposed(like))
+        return kiln_matmul(a, b);
+    return kiln_transpose(kiln_matmul(kiln_transpose(b, -1, -2), kiln_transpose(a, -1, -2)), -1, -2);
+}
+
+static bool matmul_grad(kiln_grad_call *g)
+{
+    kiln_tensor *gy = g->gout[0], *a = g->in[0], *b = g->in[1];
+    if (g->need[0] && !(g->gin[0] = product_like(gy, kiln_transpose(b, -1, -2), a)))
+        return false;
+    if (g->need[1] && !(g->gin[1] = product_like(kiln_transpose(a, -1, -2), gy, b)))
+        return false;
+    return true;
+}
+
+const kiln_op kiln_op_matmul = {
+    .name = "matmul",
+    .attrs = "",
+    .cls = KILN_CLASS_MATMUL,
+    .autocast = KILN_CAST_LOWER,
+    .dtypes = KILN_T_FLOATS,
+    .min_in = 2,
+    .max_in = 2,
+    .infer = matmul_infer,
+    .grad = matmul_grad,
+    .cases = KILN_CASES{"x[3,4] x[4,5]", "x[1,1] x[1,1]", "x[2,3,4] x[2,4,5]", "x[2,1,3,4] x[3,4,2]", "x[3,4] x[2,4,3]",
+                        "x[17,33] x[33,18]", "x[0,3] x[3,2]", "x[2,0] x[0,3]", NULL},
+};
+
+static bool is_float_operand(const char *op, const char *name, const kiln_tensor *t)
+{
+    if (kiln_dtype_is_float(t->dtype))
+        return true;
+    kiln_fail(KILN_E_DTYPE, op, "%s %s is %s; products take floats", kiln_tensor_label(t, name),
+              kiln_shape_text(t->ndim, t->shape), kiln_dtype_name(t->dtype));
+    kiln_hint("convert it first: kiln_cast(%s, KILN_F32)", name);
+    return false;
+}
+
+/* [..., k] as [rows, k], so that a product with a 2-d operand, and its gradient, is one product. */
+static kiln_tensor *as_rows(kiln_tensor *x)
+{
+    if (!x || x->ndim == 2)
+        return x;
+    return kiln_reshape(x, 2, (int64_t[]){kiln_count(x->ndim - 1, x->shape), x->shape[x->ndim - 1]});
+}
+
+static kiln_tensor *product_of_rows(kiln_tensor *a, kiln_tensor *b)
+{
+    int64_t shape[KILN_MAX_DIMS];
+    for (int d = 0; d + 1 < a->ndim; d++)
+        shape[d] = a->shape[d];
+    shape[a->ndim - 1] = b->shape[1];
+    return kiln_reshape(KILN_OP(matmul, KILN_IN(as_rows(a), b), KILN_NO_ATTRS), a->ndim, shape);
+}
+
+kiln_tensor *kiln_matmul(kiln_tensor *a, kiln_tensor *b)
+{
+    if (!a || !b || !is_float_operand("matmul", "a", a) || !is_float_operand("matmul", "b", b) ||
+        !inner_sizes_fit("matmul", a, b))
+        return NULL;
+    if (a->ndim == 1)
+        return kiln_squeeze(kiln_matmul(kiln_unsqueeze(a, 0), b), b->ndim == 1 ? 0 : -2);
+    if (b->ndim == 1)
+        return kiln_squeeze(kiln_matmul(a, kiln_unsqueeze(b, 1)), -1);
+    if (a->ndim > 2 && b->ndim == 2)
+        return product_of_rows(a, b);
+    return KILN_OP(matmul, KILN_IN(a, b), KILN_NO_ATTRS);
+}
+
+/* ---- linear ---------------------------------------------------------------------------------------------------- */
+
+static bool linear_infer(kiln_call *c)
+{
+    const kiln_tensor *x = c->in[0], *w = c->in[1], *bias = c->in[2];
+    if (!kiln_check_ndim(c, 0, 1, KILN_MAX_DIMS) || !kiln_check_ndim(c, 1, 2, 2) || !kiln_check_same_dtype(c, 0, 1))
+        return false;
+    if (x->shape[x->ndim - 1] != w->shape[1]) {
+        kiln_fail(KILN_E_SHAPE, c->op->name, "x %s has %lld features in its last dim, weight %s takes %lld",
+                  kiln_shape_text(x->ndim, x->shape), (long long)x->shape[x->ndim - 1],
+                  kiln_shape_text(w->ndim, w->shape), (long long)w->shape[1]);
+        kiln_hint("weight is [out features, in features]");
+        return false;
+    }
+    if (bias &&
+        (!kiln_check_same_dtype(c, 0, 2) || !kiln_check_ndim(c, 2, 1, 1) || !kiln_check_size(c, 2, 0, w->shape[0])))
+        return false;
+    kiln_desc_set(&c->out[0], x->dtype, x->ndim, x->shape);
+    c->out[0].shape[x->ndim - 1] = w->shape[0];
+    kiln_desc_set(&c->out[0], x->dtype, x->ndim, c->out[0].shape);
+    return true;
+}
+
+static bool linear_compose(kiln_call *c, kiln_tensor **out)
+{
+    kiln_tensor *y = kiln_matmul(as_rows(c->in[0]), kiln_transpose(c->in[1], 0, 1));
+    if (c->in[2])
+        y = kiln_add(y, c->in[2]);
+    out[0] = c->out[0].ndim == 2 ? y : kiln_reshape(y, c->out[0].ndim, c->out[0].shape);
+    return out[0] != NULL;
+}
+
+const kiln_op kiln_op_linear = {
+    .name = "linear",
+    .attrs = "",
+    .cls = KILN_CLASS_COMPOSITE,
+    .autocast = KILN_CAST_LOWER,
+    .dtypes = KILN_T_FLOATS,
+    .min_in = 2,
+    .max_in = 3,
+    .infer = linear_infer,
+    .compose = linear_compose,
+    .cases = KILN_CASES{"x[2,3] x[4,3] x[4]", "x[2,3] x[4,3] -", "x[3] x[4,3] x[4]", "x[2,3,4] x[5,4] x[5]",
+                        "x[0,3] x[4,3] x[4]", NULL},
+};
+
+kiln_tensor *kiln_linear(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias)
+{
+    return KILN_OP(linear, KILN_IN(x, weight, bias), KILN_NO_ATTRS);
+}
+
+/* ---- outer, dot ------------------------------------------------------------------------------------------------ */
+
+static bool outer_infer(kiln_call *c)
+{
+    if (!kiln_check_ndim(c, 0, 1, 1) || !kiln_check_ndim(c, 1, 1, 1))
+        return false;
+    kiln_desc_set(&c->out[0], kiln_dtype_promote(c->in[0]->dtype, c->in[1]->dtype), 2,
+                  (int64_t[]){c->in[0]->shape[0], c->in[1]->shape[0]});
+    return true;
+}
+
+static bool outer_compose(kiln_call *c, kiln_tensor **out)
+{
+    out[0] = kiln_mul(kiln_unsqueeze(c->in[0], 1), kiln_unsqueeze(c->in[1], 0));
+    return out[0] != NULL;
+}
+
+const kiln_op kiln_op_outer = {
+    .name = "outer",
+    .attrs = "",
+    .cls = KILN_CLASS_COMPOSITE,
+    .dtypes = KILN_T_ALL,
+    .min_in = 2,
+    .max_in = 2,
+    .infer = outer_infer,
+    .compose = outer_compose,
+    .cases = KILN_CASES{"x[3] x[4]", "x[1] x[5]", "x[0] x[2]", NULL},
+};
+
+kiln_tensor *kiln_outer(kiln_tensor *a, kiln_tensor *b)
+{
+    return KILN_OP(outer, KILN_IN(a, b), KILN_NO_ATTRS);
+}
+
+static bool dot_infer(kiln_call *c)
+{
+    if (!kiln_check_ndim(c, 0, 1, 1) || !kiln_check_ndim(c, 1, 1, 1) || !kiln_check_same_dtype(c, 0, 1) ||
+        !kiln_check_size(c, 1, 0, c->in[0]->shape[0]))
+        return false;
+    kiln_desc_set(&c->out[0], c->in[0]->dtype, 0, c->out[0].shape);
+    return true;
+}
+
+static bool dot_compose(kiln_call *c, kiln_tensor **out)
+{
+    kiln_tensor *a = c->in[0], *b = c->in[1];
+    if (kiln_dtype_is_float(a->dtype))
+        out[0] = kiln_cast(kiln_matmul(a, b), a->dtype);
+    else
+        out[0] = kiln_cast(kiln_sum_all(kiln_mul(a, b)), a->dtype);
+    return out[0] != NULL;
+}
+
+const kiln_op kiln_op_dot = {
+    .name = "dot",
+    .attrs = "",
+    .cls = KILN_CLASS_COMPOSITE,
+    .dtypes = KILN_T_NUMBERS,
+    .min_in = 2,
+    .max_in = 2,
+    .infer = dot_infer,
+    .compose = dot_compose,
+    .cases = KILN_CASES{"x[5] x[5]", "x[1] x[1]", "x[0] x[0]", NULL},
+};
+
+kiln_tensor *kiln_dot(kiln_tensor *a, kiln_tensor *b)
+{
+    return KILN_OP(dot, KILN_IN(a, b), KILN_NO_ATTRS);
+}
+
+extern const kiln_op kiln_op_einsum;
+
+const kiln_op *const kiln_ops_matmul[] = {
+    &kiln_op_matmul, &kiln_op_linear, &kiln_op_outer, &kiln_op_dot, &kiln_op_einsum, NULL,
+};

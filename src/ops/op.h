@@ -1,0 +1,172 @@
+/* An operation is one record: what it is called, what it accepts, what comes out, how its gradient is composed of other
+ * operations, which kernel class runs it, and which cases test it. Adding an operation means adding a record to the file
+ * of its family (and a kernel, where it wants one of its own). */
+#ifndef KILN_OPS_OP_H
+#define KILN_OPS_OP_H
+
+#include "kiln.h"
+#include "core/fail.h"
+#include "tensor/tensor.h"
+
+typedef enum kiln_class {
+    KILN_CLASS_VIEW,      /* other geometry on the same storage: never a kernel */
+    KILN_CLASS_POINTWISE, /* one expression of pointwise.def */
+    KILN_CLASS_REDUCE,
+    KILN_CLASS_SCAN,
+    KILN_CLASS_MATMUL,
+    KILN_CLASS_CONV,
+    KILN_CLASS_POOL,
+    KILN_CLASS_INDEX, /* gather, scatter, cat, pad: elements move, none is computed */
+    KILN_CLASS_SORT,
+    KILN_CLASS_RANDOM,
+    KILN_CLASS_ROWS,     /* softmax and norms: a whole row decides each of its elements */
+    KILN_CLASS_ASSIGN,   /* writes into storage that exists already */
+    KILN_CLASS_TRANSFER, /* from one device to another */
+    KILN_CLASS_COMPOSITE /* never a node: `compose` writes it with other operations */
+} kiln_class;
+
+/* What autocast does with an operation's operands. */
+typedef enum kiln_autocast_class {
+    KILN_CAST_NONE,   /* runs in the type it is given */
+    KILN_CAST_LOWER,  /* fast in half precision: matmul, conv, attention */
+    KILN_CAST_FLOAT,  /* needs f32: exp, log, sums, losses, norms */
+    KILN_CAST_PROMOTE /* several operands: the widest type among them */
+} kiln_autocast_class;
+
+/* Attributes. Integers shape the plan: another integer is another plan. Floats are run-time scalars: a plan is replayed
+ * with new ones (a learning rate, a dropout offset), so no rule below may depend on their value. */
+enum { KILN_MAX_INTS = 40, KILN_MAX_FLOATS = 6, KILN_MAX_INPUTS = 64, KILN_MAX_OUTPUTS = 4 };
+typedef struct kiln_attrs {
+    int nints, nfloats;
+    int64_t i[KILN_MAX_INTS];
+    double f[KILN_MAX_FLOATS];
+} kiln_attrs;
+
+/* What an output will be. Strides and offset (in elements) matter for views only; other outputs are dense. */
+typedef struct kiln_desc {
+    kiln_dtype dtype;
+    int ndim;
+    int64_t shape[KILN_MAX_DIMS];
+    int64_t stride[KILN_MAX_DIMS], offset;
+} kiln_desc;
+
+typedef struct kiln_op kiln_op;
+
+/* An operation being written: operands and attributes in, descriptions of the outputs out. */
+typedef struct kiln_call {
+    const kiln_op *op;
+    int nin, nout;
+    kiln_tensor **in;                /* NULL where an optional operand is absent */
+    kiln_attrs attrs;                /* a copy: the shape rule may normalise it (negative dims, defaults) */
+    kiln_desc out[KILN_MAX_OUTPUTS]; /* filled by the shape rule */
+} kiln_call;
+
+/* A gradient being written: the rule composes gin[i] (NULL: zero) for each i with need[i] out of the rest. A gradient
+ * whose shape is a broadcast of its operand's is summed back to it by the caller. */
+typedef struct kiln_grad_call {
+    const kiln_op *op;
+    const kiln_attrs *attrs;
+    int nin, nout;
+    kiln_tensor **in;   /* operands, NULL where absent */
+    kiln_tensor **out;  /* results */
+    kiln_tensor **gout; /* d loss / d out[j]; NULL where nothing flows back */
+    const bool *need;   /* need[i]: gin[i] is wanted */
+    kiln_tensor **gin;
+} kiln_grad_call;
+
+/* Element types an operation declares, for its checks and its tests. */
+enum {
+    KILN_T_BOOL = 1 << KILN_BOOL,
+    KILN_T_INTS = 1 << KILN_U8 | 1 << KILN_I32 | 1 << KILN_I64,
+    KILN_T_FLOATS = 1 << KILN_F16 | 1 << KILN_BF16 | 1 << KILN_F32 | 1 << KILN_F64,
+    KILN_T_NUMBERS = KILN_T_INTS | KILN_T_FLOATS,
+    KILN_T_ALL = KILN_T_NUMBERS | KILN_T_BOOL
+};
+
+struct kiln_op {
+    const char *name;  /* PyTorch's */
+    const char *attrs; /* names of the integers, a bar, names of the floats: "dim keepdim | eps"; "dims..." for the rest */
+    kiln_class cls;
+    kiln_autocast_class autocast;
+    uint32_t dtypes;     /* KILN_T_*: of the first operand (for all "x" operands in the cases below) */
+    int8_t min_in;       /* operands that must be there */
+    int8_t max_in;       /* operands there can be; those from min_in on may be NULL */
+    int8_t nout;         /* 0 stands for 1 */
+    int16_t pointwise;   /* for KILN_CLASS_POINTWISE: its row in pointwise.def */
+    bool checks_indices; /* can fail while it runs: its kernels come before anything a step writes */
+    double lo, hi;       /* where the test operands are drawn from; both 0 stand for -2 … 2 */
+
+    /* The shape and dtype rule: checks c->in, normalises c->attrs, fills c->out. False with an error otherwise. */
+    bool (*infer)(kiln_call *c);
+
+    /* Writes the operation with others; c->out is already filled when `infer` exists. out[j] are handles the scope owns.
+     * For KILN_CLASS_COMPOSITE the only way it runs; for others used on devices without a kernel of their own. */
+    bool (*compose)(kiln_call *c, kiln_tensor **out);
+
+    /* The gradient; NULL for operations that have none (their outputs then never need one). */
+    bool (*grad)(kiln_grad_call *g);
+
+    /* Test cases, NULL-terminated, each "operands | integers | floats":
+     *   x[2,3] a tensor of the dtype under test, drawn from lo … hi   d[2,3] the same with all elements distinct
+     *   i5[2,3] i64 indices below 5   b[2,3] booleans   q[2,3] positive, last dim sums to 1   f[2,3] always the float dtype
+     *   z[2,3] an i64 number under test as is: n3,1,2[3] lists its elements   - an absent operand
+     * The test driver multiplies them by dtypes and memory layouts, and checks forward, gradients, errors. */
+    const char *const *cases;
+};
+
+/* A family's records, NULL-terminated; all families are listed in table.c. */
+extern const kiln_op *const kiln_ops_pointwise[], *const kiln_ops_view[], *const kiln_ops_shape[], *const kiln_ops_create[],
+    *const kiln_ops_random[], *const kiln_ops_reduce[], *const kiln_ops_scan[], *const kiln_ops_sort[],
+    *const kiln_ops_index[], *const kiln_ops_matmul[], *const kiln_ops_conv[], *const kiln_ops_pool[],
+    *const kiln_ops_resize[], *const kiln_ops_norm[], *const kiln_ops_nn[], *const kiln_ops_loss[],
+    *const kiln_ops_ctc[], *const kiln_ops_move[];
+
+int kiln_op_count(void);
+const kiln_op *kiln_op_at(int i);
+const kiln_op *kiln_op_find(const char *name); /* NULL when there is none */
+
+/* Writes an operation: checks it, picks kernel or composition for the operands' device, records it. outs[j] receives
+ * handles that the current scope owns. Implemented by the trace. NULL among the first min_in operands gives false. */
+bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs, kiln_tensor **outs);
+
+/* The same for operations with one output: the handle, or NULL. */
+kiln_tensor *kiln_op_one(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs);
+
+/* Creation operations have no operand to take the device from. */
+kiln_tensor *kiln_op_create(const kiln_op *op, const kiln_attrs *attrs, kiln_device device);
+
+/* Shorthands: KILN_OP(softmax, KILN_IN(x), KILN_I(dim)) and attribute literals. */
+#define KILN_IN(...)                                                                                                   \
+    (kiln_tensor *const[]){__VA_ARGS__}, (int)(sizeof((kiln_tensor *const[]){__VA_ARGS__}) / sizeof(kiln_tensor *))
+#define KILN_NO_ATTRS (&(const kiln_attrs){0})
+#define KILN_I(...)                                                                                                    \
+    (&(const kiln_attrs){.nints = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .i = {__VA_ARGS__}})
+#define KILN_F(...)                                                                                                    \
+    (&(const kiln_attrs){.nfloats = (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), .f = {__VA_ARGS__}})
+#define KILN_OP(name, in_and_count, attrs) kiln_op_one(&kiln_op_##name, in_and_count, attrs)
+#define KILN_CASES (const char *const[])
+
+/* ---- Checks that rules share. Each raises an error in c->op's name and returns false when it does not hold. -------- */
+
+/* Wraps a negative dim (of a tensor with ndim dims; a 0-dim tensor accepts 0 and -1) in place. */
+bool kiln_check_dim(const kiln_call *c, int64_t *dim, int ndim);
+bool kiln_check_ndim(const kiln_call *c, int operand, int ndim_min, int ndim_max);
+bool kiln_check_dtype(const kiln_call *c, int operand, uint32_t allowed);
+bool kiln_check_same_dtype(const kiln_call *c, int a, int b);
+bool kiln_check_size(const kiln_call *c, int operand, int dim, int64_t size); /* in[operand].shape[dim] == size */
+bool kiln_check_attr(const kiln_call *c, bool holds, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* The broadcast of two shapes into `out`; false without an error when they do not fit. */
+bool kiln_broadcast(int an, const int64_t *a, int bn, const int64_t *b, int *outn, int64_t *out);
+
+/* Product of sizes, -1 when it overflows or a size is negative. */
+int64_t kiln_count(int ndim, const int64_t *shape);
+
+/* out[j] = dense description. */
+void kiln_desc_set(kiln_desc *d, kiln_dtype dtype, int ndim, const int64_t *shape);
+void kiln_desc_like(kiln_desc *d, const kiln_tensor *t); /* same dtype and shape as t, dense */
+
+/* "[2, 3]" into one of a few rotating static-per-thread buffers, for messages. */
+const char *kiln_shape_text(int ndim, const int64_t *shape);
+
+#endif

@@ -1,0 +1,138 @@
+/* The elements of x [N, C, …] that class indices [N, …] name: a pair of nodes, each the other's gradient. They are the
+ * only part of the class losses that can meet a bad index. */
+#include <string.h>
+#include "ops/helpers.h"
+#include "ops/pick.h"
+#include "ops/widen.h"
+
+int kiln_shape_without(const kiln_tensor *x, int dim, int64_t *shape)
+{
+    int n = 0;
+    for (int d = 0; d < x->ndim; d++)
+        if (d != dim)
+            shape[n++] = x->shape[d];
+    return n;
+}
+
+bool kiln_targets_fit(const kiln_call *c, const kiln_tensor *x, const kiln_tensor *target, int dim)
+{
+    int64_t shape[KILN_MAX_DIMS];
+    int n = kiln_shape_without(x, dim, shape);
+    if (target->ndim == n && !memcmp(target->shape, shape, (size_t)n * sizeof *shape))
+        return true;
+    return kiln_fail(KILN_E_SHAPE, c->op->name,
+                     "target %s does not fit x %s, whose classes lie in dim %d: it must be %s",
+                     kiln_shape_text(target->ndim, target->shape), kiln_shape_text(x->ndim, x->shape), dim,
+                     kiln_shape_text(n, shape));
+}
+
+/* y[…] = -x[…, target[…], …], or 0 where target is ignore_index */
+static bool pick_infer(kiln_call *c)
+{
+    const kiln_tensor *x = c->in[0], *target = c->in[1];
+    if (!kiln_check_dtype(c, 1, 1 << KILN_I64) || !kiln_check_ndim(c, 0, 1, KILN_MAX_DIMS) ||
+        !kiln_check_dim(c, &c->attrs.i[0], x->ndim) || !kiln_targets_fit(c, x, target, (int)c->attrs.i[0]))
+        return false;
+    kiln_desc_set(&c->out[0], (kiln_dtype)x->dtype, target->ndim, target->shape);
+    return true;
+}
+
+kiln_tensor *kiln_ignored_targets(kiln_tensor *target, int64_t ignore)
+{
+    return kiln_eq_scalar(target, (double)ignore);
+}
+
+/* In half precision the kernel for f32 does it; the rest is for devices that have none. */
+static bool in_f32(kiln_call *c, kiln_tensor **out)
+{
+    out[0] = kiln_cast(kiln_op_one(c->op, KILN_IN(kiln_widen(c->in[0]), c->in[1]), &c->attrs), c->out[0].dtype);
+    return out[0] != NULL;
+}
+
+static bool pick_compose(kiln_call *c, kiln_tensor **out)
+{
+    if (kiln_is_half((kiln_dtype)c->in[0]->dtype))
+        return in_f32(c, out);
+    int dim = (int)c->attrs.i[0];
+    kiln_tensor *ignored = kiln_ignored_targets(c->in[1], c->attrs.i[1]);
+    kiln_tensor *index = kiln_unsqueeze(kiln_masked_fill(c->in[1], ignored, 0), dim);
+    kiln_tensor *picked = kiln_squeeze(kiln_gather(c->in[0], dim, index), dim);
+    out[0] = kiln_masked_fill(kiln_neg(picked), ignored, 0);
+    return out[0] != NULL;
+}
+
+static bool pick_grad(kiln_grad_call *g)
+{
+    const int64_t *i = g->attrs->i;
+    g->gin[0] = KILN_OP(nll_loss_place, KILN_IN(g->gout[0], g->in[1]), KILN_I(i[0], i[1], g->in[0]->shape[i[0]]));
+    return g->gin[0] != NULL;
+}
+
+/* The adjoint: zeros with -g[…] at [… , target[…], …], and nothing for ignored targets. */
+static bool place_infer(kiln_call *c)
+{
+    const kiln_tensor *g = c->in[0], *target = c->in[1];
+    int64_t classes = c->attrs.i[2], shape[KILN_MAX_DIMS + 1];
+    if (!kiln_check_dtype(c, 1, 1 << KILN_I64) || !kiln_check_ndim(c, 0, 0, KILN_MAX_DIMS - 1) ||
+        !kiln_check_dim(c, &c->attrs.i[0], g->ndim + 1) ||
+        !kiln_check_attr(c, classes >= 0, "%lld classes", (long long)classes))
+        return false;
+    if (g->ndim != target->ndim || memcmp(g->shape, target->shape, (size_t)g->ndim * sizeof *g->shape))
+        return kiln_fail(KILN_E_SHAPE, c->op->name, "g %s and target %s must have the same shape",
+                         kiln_shape_text(g->ndim, g->shape), kiln_shape_text(target->ndim, target->shape));
+    int n = 0, dim = (int)c->attrs.i[0];
+    for (int d = 0; d <= g->ndim; d++)
+        shape[n++] = d < dim ? g->shape[d] : d == dim ? classes : g->shape[d - 1];
+    kiln_desc_set(&c->out[0], (kiln_dtype)g->dtype, n, shape);
+    return true;
+}
+
+static bool place_compose(kiln_call *c, kiln_tensor **out)
+{
+    if (kiln_is_half((kiln_dtype)c->in[0]->dtype))
+        return in_f32(c, out);
+    int dim = (int)c->attrs.i[0];
+    kiln_tensor *g = c->in[0], *ignored = kiln_ignored_targets(c->in[1], c->attrs.i[1]);
+    kiln_tensor *index = kiln_unsqueeze(kiln_masked_fill(c->in[1], ignored, 0), dim);
+    kiln_tensor *src = kiln_unsqueeze(kiln_masked_fill(kiln_neg(g), ignored, 0), dim);
+    kiln_tensor *zeros = kiln_fill_like(g, c->out[0].ndim, c->out[0].shape, 0);
+    out[0] = kiln_scatter_add(zeros, dim, index, src);
+    return out[0] != NULL;
+}
+
+static bool place_grad(kiln_grad_call *g)
+{
+    const int64_t *i = g->attrs->i;
+    g->gin[0] = KILN_OP(nll_loss_pick, KILN_IN(g->gout[0], g->in[1]), KILN_I(i[0], i[1]));
+    return g->gin[0] != NULL;
+}
+
+const kiln_op kiln_op_nll_loss_pick = {
+    .name = "nll_loss_pick",
+    .attrs = "dim ignore_index",
+    .cls = KILN_CLASS_INDEX,
+    .dtypes = KILN_T_FLOATS,
+    .min_in = 2,
+    .max_in = 2,
+    .checks_indices = true,
+    .infer = pick_infer,
+    .compose = pick_compose,
+    .grad = pick_grad,
+    .cases = KILN_CASES{"x[3,4] i4[3] | 1 -100", "x[4] i4[] | 0 -100", "x[2,3,5] i3[2,5] | 1 -100",
+                        "x[3,4] n1,-1,3[3] | 1 -1", "x[0,4] i4[0] | 1 -100", NULL},
+};
+
+const kiln_op kiln_op_nll_loss_place = {
+    .name = "nll_loss_place",
+    .attrs = "dim ignore_index classes",
+    .cls = KILN_CLASS_INDEX,
+    .dtypes = KILN_T_FLOATS,
+    .min_in = 2,
+    .max_in = 2,
+    .checks_indices = true,
+    .infer = place_infer,
+    .compose = place_compose,
+    .grad = place_grad,
+    .cases = KILN_CASES{"x[3] i4[3] | 1 -100 4", "x[] i4[] | 0 -100 4", "x[2,5] i3[2,5] | 1 -100 3",
+                        "x[3] n1,-1,3[3] | 1 -1 4", NULL},
+};

@@ -1,0 +1,21 @@
+/* What planning and running ask of the device layer, which implements these. */
+#ifndef KILN_PLAN_BACKEND_H
+#define KILN_PLAN_BACKEND_H
+
+#include "plan/plan.h"
+
+/* Scratch bytes a kernel wants beside its operands. */
+size_t kiln_backend_workspace(kiln_device device, const kiln_kernel *kernel);
+
+/* Makes plan->exec; false with an error. */
+bool kiln_backend_lower(kiln_plan *plan);
+void kiln_backend_dispose(kiln_plan *plan);
+bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding);
+
+/* A number that changes when plans for the device have to be made anew (how many threads share the work). */
+int64_t kiln_backend_generation(kiln_device device);
+
+/* Bytes that could still be taken from the device now; INT64_MAX where there is no limit to be told. */
+int64_t kiln_memory_left(kiln_device device);
+
+#endif

@@ -1,0 +1,110 @@
+/* The plan cache: plans by hash, compared in full, the least recently used one dropped when there are too many. Shared by
+ * all threads. */
+#include <pthread.h>
+#include <string.h>
+#include "plan/plan.h"
+
+enum { BUCKETS = 1024 };
+
+static struct {
+    pthread_mutex_t lock;
+    kiln_plan *buckets[BUCKETS];
+    kiln_plan *newest, *oldest;
+    kiln_plan_cache stats;
+} cache = {.lock = PTHREAD_MUTEX_INITIALIZER, .stats = {.capacity = 256}};
+
+static void unlink_plan(kiln_plan *p)
+{
+    *(p->newer ? &p->newer->older : &cache.newest) = p->older;
+    *(p->older ? &p->older->newer : &cache.oldest) = p->newer;
+}
+
+static void link_newest(kiln_plan *p)
+{
+    p->newer = NULL;
+    p->older = cache.newest;
+    *(cache.newest ? &cache.newest->newer : &cache.oldest) = p;
+    cache.newest = p;
+}
+
+/* Takes the oldest plans out until at most `count` are left; returns them chained through `same`. */
+static kiln_plan *shrink(int64_t count)
+{
+    kiln_plan *out = NULL;
+    while (cache.stats.plans > count) {
+        kiln_plan *p = cache.oldest;
+        kiln_plan **at = &cache.buckets[p->hash % BUCKETS];
+        while (*at != p)
+            at = &(*at)->same;
+        *at = p->same;
+        unlink_plan(p);
+        cache.stats.plans--;
+        p->same = out;
+        out = p;
+    }
+    return out;
+}
+
+static void drop(kiln_plan *list)
+{
+    for (kiln_plan *next; list; list = next) {
+        next = list->same;
+        kiln_plan_unref(list);
+    }
+}
+
+kiln_plan *kiln_plan_find(uint64_t hash, const int64_t *code, int64_t ncode)
+{
+    pthread_mutex_lock(&cache.lock);
+    kiln_plan *p = cache.buckets[hash % BUCKETS];
+    while (p && (p->hash != hash || p->ncode != ncode || memcmp(p->code, code, (size_t)ncode * sizeof *code) != 0))
+        p = p->same;
+    if (p) {
+        atomic_fetch_add(&p->refs, 1);
+        unlink_plan(p);
+        link_newest(p);
+        cache.stats.hits++;
+    } else
+        cache.stats.misses++;
+    pthread_mutex_unlock(&cache.lock);
+    return p;
+}
+
+void kiln_plan_add(kiln_plan *p)
+{
+    pthread_mutex_lock(&cache.lock);
+    kiln_plan *dropped = NULL;
+    if (cache.stats.capacity > 0) {
+        dropped = shrink(cache.stats.capacity - 1);
+        atomic_fetch_add(&p->refs, 1);
+        p->same = cache.buckets[p->hash % BUCKETS];
+        cache.buckets[p->hash % BUCKETS] = p;
+        link_newest(p);
+        cache.stats.plans++;
+    }
+    pthread_mutex_unlock(&cache.lock);
+    drop(dropped);
+}
+
+kiln_plan_cache kiln_plan_cache_stats(void)
+{
+    pthread_mutex_lock(&cache.lock);
+    kiln_plan_cache stats = cache.stats;
+    pthread_mutex_unlock(&cache.lock);
+    return stats;
+}
+
+void kiln_plan_cache_set_capacity(int64_t plans)
+{
+    pthread_mutex_lock(&cache.lock);
+    cache.stats.capacity = plans > 0 ? plans : 0;
+    kiln_plan *dropped = shrink(cache.stats.capacity);
+    pthread_mutex_unlock(&cache.lock);
+    drop(dropped);
+}
+
+/* Plans hold device resources; give them back before the devices go. */
+__attribute__((destructor)) static void unload(void)
+{
+    kiln_plan_cache_set_capacity(0);
+}

@@ -1,0 +1,147 @@
+/* A plan in words: kernels with their groups, memory by role, totals. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/alloc.h"
+#include "plan/plan.h"
+
+typedef struct text {
+    char *at;
+    int64_t used, capacity;
+    bool failed;
+} text;
+
+__attribute__((format(printf, 2, 3))) static void say(text *t, const char *format, ...)
+{
+    char piece[512];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(piece, sizeof piece, format, args);
+    va_end(args);
+    n = n < (int)sizeof piece ? n : (int)sizeof piece - 1;
+    if (t->failed || !KILN_GROW(t->at, t->capacity, t->used + n + 1)) {
+        t->failed = true;
+        return;
+    }
+    memcpy(t->at + t->used, piece, (size_t)n + 1);
+    t->used += n;
+}
+
+static void say_size(text *t, int64_t bytes)
+{
+    if (bytes < 10240)
+        say(t, "%lld B", (long long)bytes);
+    else if (bytes < 10 << 20)
+        say(t, "%.1f KiB", (double)bytes / 1024);
+    else
+        say(t, "%.1f MiB", (double)bytes / (1 << 20));
+}
+
+static void say_operand(text *t, const kiln_plan *p, const kiln_operand *o)
+{
+    static const char *const places[] = {"slot", "output", "arena"};
+    if (o->buffer < 0) {
+        say(t, "-");
+        return;
+    }
+    const kiln_buffer *b = &p->buffers[o->buffer];
+    say(t, "%s", kiln_dtype_name((kiln_dtype)o->dtype));
+    say(t, "%s", kiln_shape_text(o->ndim, o->shape));
+    if (b->place == KILN_IN_ARENA)
+        say(t, "@arena+%lld", (long long)b->offset);
+    else
+        say(t, "@%s %d", places[b->place], b->index);
+}
+
+static void say_group(text *t, const kiln_plan *p, const kiln_group *g)
+{
+    for (int i = 0; i < g->nloads; i++) {
+        say(t, "        r%d = load ", i);
+        say_operand(t, p, &g->loads[i]);
+        say(t, "\n");
+    }
+    if (g->head >= 0)
+        say(t, "        r%d = the product\n", g->head);
+    for (int i = 0; i < g->ninstrs; i++) {
+        const kiln_instr *in = &g->instrs[i];
+        say(t, "        r%d = %s", in->dst, kiln_pw_rows[in->row].name);
+        for (int s = 0; s < 3 && in->src[s] >= 0; s++)
+            say(t, "%s r%d", s ? "," : "", in->src[s]);
+        say(t, "  (%s)\n", kiln_dtype_name((kiln_dtype)in->dtype));
+    }
+    for (int i = 0; i < g->nstores; i++) {
+        say(t, "        store r%d to ", g->stores[i].src);
+        say_operand(t, p, &g->stores[i].to);
+        say(t, "\n");
+    }
+    if (g->reduces) {
+        say(t, "        reduce r%d to ", g->reduce_src);
+        say_operand(t, p, &g->reduce_to);
+        say(t, "\n");
+    }
+}
+
+static void say_kernel(text *t, const kiln_plan *p, int64_t number)
+{
+    const kiln_kernel *k = &p->kernels[number];
+    const kiln_group *g = k->group;
+    say(t, "%5lld  ", (long long)number);
+    if (k->op)
+        say(t, "%s", k->op->name);
+    if (g && g->ninstrs) {
+        say(t, "%s", k->op ? (g->reduces ? " of " : " then ") : "");
+        for (int i = 0; i < g->ninstrs; i++)
+            say(t, "%s%s", i ? "·" : "", kiln_pw_rows[g->instrs[i].row].name);
+    } else if (!k->op)
+        say(t, "copy");
+    for (int i = 0; !g && i < k->nout; i++) {
+        say(t, "%s", i ? ", " : " -> ");
+        say_operand(t, p, &k->out[i]);
+    }
+    if (g && !k->op)
+        say(t, " over %lld elements", (long long)g->count);
+    say(t, "   %lld FLOP, ", (long long)k->flops);
+    say_size(t, k->bytes);
+    say(t, "\n");
+    for (int i = 0; i < k->nin; i++) {
+        say(t, "        in %d: ", i);
+        say_operand(t, p, &k->in[i]);
+        say(t, "\n");
+    }
+    if (g)
+        say_group(t, p, g);
+}
+
+char *kiln_plan_text(const kiln_plan *p)
+{
+    static const char *const roles[KILN_ROLES] = {"data", "parameters", "gradients", "optimizer", "activations",
+                                                  "workspace"};
+    text t = {0};
+    int64_t fused = 0;
+    for (int64_t i = 0; i < p->nkernels; i++)
+        fused += p->kernels[i].group && p->kernels[i].group->ninstrs > 1;
+    say(&t, "plan for %s: %lld operations in %lld kernels (%lld fused groups)\n", kiln_device_name(p->device),
+        (long long)p->nnodes, (long long)p->nkernels, (long long)fused);
+    for (int64_t i = 0; i < p->nkernels; i++)
+        say_kernel(&t, p, i);
+    say(&t, "memory by role:");
+    for (int r = 0; r < KILN_ROLES; r++) {
+        say(&t, "%s %s ", r ? "," : "", roles[r]);
+        say_size(&t, p->role_bytes[r]);
+    }
+    say(&t, "\npeak: ");
+    say_size(&t, p->arena_bytes + p->all_output_bytes);
+    say(&t, " beside what is in use: ");
+    say_size(&t, p->arena_bytes);
+    say(&t, " of scratch, ");
+    say_size(&t, p->all_output_bytes);
+    say(&t, " of results\nwork: %.6g MFLOP, ", (double)p->flops / 1e6);
+    say_size(&t, p->bytes);
+    say(&t, " moved\n");
+    if (t.failed) {
+        kiln_free(t.at);
+        return NULL;
+    }
+    return t.at;
+}

@@ -1,0 +1,96 @@
+/* A plan in the making: the passes work on this, one after the other, in the order of the functions below.
+ *
+ * Values are numbered anew: the segment's imports first, then the values made in it. Everything about memory concerns
+ * base values; a view is a window whose `base` is followed. `canon` leads from a value that turned out to be the same as
+ * an earlier one to that one. */
+#ifndef KILN_PLAN_DRAFT_H
+#define KILN_PLAN_DRAFT_H
+
+#include "core/arena.h"
+#include "plan/plan.h"
+#include "trace/trace.h"
+
+typedef struct kiln_draft_value {
+    const kiln_value *v; /* geometry, dtype, storage */
+    int32_t base;        /* the value whose memory it is a window of */
+    int32_t canon;       /* what it is the same as; itself at first. Of base values only */
+    int32_t node;        /* what makes it, counted from the segment's first node; -1: import */
+    int32_t slot;        /* imports: which; also where a commit writes to, else -1 */
+    int32_t output;      /* kept results: which; else -1 */
+    int32_t group;       /* the earliest group that uses it, -1: none yet */
+    int32_t buffer;      /* -1: none */
+    bool commits;        /* its storage exists already: it is written to `slot` */
+    bool fusable;        /* every use in `group` reads it element by element, in order */
+    bool elsewhere;      /* used by more groups than `group` */
+    bool live;
+} kiln_draft_value;
+
+typedef enum kiln_shape_of_work {
+    KILN_WORK_GROUP,  /* pointwise, perhaps with a reduction at its end or a matmul at its start */
+    KILN_WORK_KERNEL  /* one node of any other class */
+} kiln_shape_of_work;
+
+typedef struct kiln_draft_group {
+    kiln_shape_of_work work;
+    int32_t last;          /* the newest node of it that was added (they are added backwards), linked by node_next */
+    int32_t nnodes;
+    int32_t head, root;    /* nodes: the matmul at its start, the reduction at its end; -1 */
+    int64_t count;
+    bool permuted;         /* the reduction walks the elements in another order than memory's */
+} kiln_draft_group;
+
+typedef struct kiln_draft {
+    kiln_trace *tr;
+    kiln_arena scratch; /* gone when the plan is finished */
+    kiln_arena *pool;   /* the plan's own */
+    kiln_plan *plan;
+    int32_t nimports, nvalues, nnodes;
+    kiln_draft_value *values;
+    bool *node_live;
+    int32_t *node_group, *node_next;
+    kiln_draft_group *groups; /* in the order they were opened: the reverse of the order they run in */
+    int32_t ngroups;
+} kiln_draft;
+
+/* The draft's number of a trace value. */
+static inline int32_t kiln_draft_of(const kiln_draft *d, int32_t value)
+{
+    const kiln_value *v = &d->tr->values[value];
+    return v->import_segment == d->tr->segment ? v->import : d->nimports + value - d->tr->first_value;
+}
+
+static inline const kiln_node *kiln_draft_node(const kiln_draft *d, int32_t n)
+{
+    return &d->tr->nodes[d->tr->first_node + n];
+}
+
+/* Operand i of node n as a draft value; -1 when absent. */
+static inline int32_t kiln_draft_in(const kiln_draft *d, const kiln_node *n, int i)
+{
+    int32_t value = d->tr->operands[n->in + i];
+    return value < 0 ? -1 : kiln_draft_of(d, value);
+}
+
+/* The base value whose memory a draft value lies in, after merging. */
+static inline int32_t kiln_draft_base(const kiln_draft *d, int32_t value)
+{
+    int32_t b = d->values[value].base;
+    while (d->values[b].canon != b)
+        b = d->values[b].canon;
+    return b;
+}
+
+/* True if a window reads its base's elements in order, all of them. */
+bool kiln_draft_in_order(const kiln_draft *d, int32_t value);
+
+int64_t kiln_draft_numel(const kiln_value *v);
+
+bool kiln_draft_import(kiln_draft *d);  /* numbers values, finds what must be kept */
+bool kiln_draft_merge(kiln_draft *d);   /* common subexpressions, copies that need not be made */
+void kiln_draft_prune(kiln_draft *d);   /* marks what is live */
+bool kiln_draft_fuse(kiln_draft *d);    /* puts nodes into groups */
+bool kiln_draft_kernels(kiln_draft *d); /* writes kernels and buffers */
+bool kiln_draft_place(kiln_draft *d);   /* memory: offsets, in-place reuse */
+void kiln_draft_count(kiln_draft *d);   /* FLOP and bytes */
+
+#endif

@@ -1,0 +1,112 @@
+/* How large a batch would fit: for the message of a step that is refused. The plan was made for one batch size; what of
+ * its memory grows with the batch is told from sizes, and where in doubt taken for fixed, so that the answer rather
+ * comes out too small. */
+#include "core/alloc.h"
+#include "plan/backend.h"
+#include "tensor/memory.h"
+#include "trace/trace.h"
+
+/* Bytes as a function of the batch: fixed + per_item · batch. */
+typedef struct demand {
+    double fixed, per_item;
+} demand;
+
+static const kiln_storage *import_storage(const kiln_trace *tr, int64_t i)
+{
+    return tr->values[tr->values[tr->imports[i]].base].storage;
+}
+
+/* The batch a step was recorded with: the leading size of its largest operand that is data. 0 if there is none. */
+static int64_t batch_size(const kiln_trace *tr)
+{
+    int64_t batch = 0;
+    size_t largest = 0;
+    for (int64_t i = 0; i < tr->nimports; i++) {
+        const kiln_value *v = &tr->values[tr->imports[i]];
+        const kiln_storage *s = import_storage(tr, i);
+        if (s->role == KILN_ROLE_DATA && v->ndim > 0 && s->bytes > largest) {
+            largest = s->bytes;
+            batch = v->shape[0];
+        }
+    }
+    return batch;
+}
+
+/* Memory of the batch itself: the data operands with its leading size, which a smaller batch would shrink too. */
+static double data_bytes(const kiln_trace *tr, int64_t batch)
+{
+    double bytes = 0;
+    for (int64_t i = 0; i < tr->nslots; i++)
+        bytes += tr->slots[i]->role == KILN_ROLE_DATA && tr->slots[i]->bytes % (size_t)batch == 0
+                     ? (double)tr->slots[i]->bytes
+                     : 0;
+    return bytes;
+}
+
+/* A buffer as large as a parameter, in whatever dtype, is its gradient or a copy of it. */
+static bool like_parameter(const kiln_trace *tr, int64_t bytes)
+{
+    for (int64_t i = 0; i < tr->nimports; i++) {
+        const kiln_value *v = &tr->values[tr->imports[i]];
+        int64_t n = (int64_t)(import_storage(tr, i)->bytes / kiln_dtype_size((kiln_dtype)v->dtype));
+        if (import_storage(tr, i)->role == KILN_ROLE_PARAMETER &&
+            (bytes == n || bytes == 2 * n || bytes == 4 * n || bytes == 8 * n))
+            return true;
+    }
+    return false;
+}
+
+static void add_buffer(demand *d, const kiln_buffer *b, int64_t batch, bool grows)
+{
+    if (grows)
+        d->per_item += (double)b->bytes / (double)batch;
+    d->fixed += (double)(grows ? KILN_BLOCK_ALIGN : b->bytes + KILN_BLOCK_ALIGN);
+}
+
+static double at_batch(const demand *d, int64_t batch)
+{
+    return d->fixed + d->per_item * (double)batch;
+}
+
+/* What all outputs and, by kernel, the live part of the arena demand; `live` has room for all kernels. */
+static void survey(const kiln_trace *tr, const kiln_plan *p, int64_t batch, demand *outputs, demand *live)
+{
+    for (int64_t i = 0; i < p->nbuffers; i++) {
+        const kiln_buffer *b = &p->buffers[i];
+        bool grows = b->role != KILN_ROLE_WORKSPACE && b->bytes % batch == 0 && !like_parameter(tr, b->bytes);
+        if (b->place == KILN_IN_OUTPUT)
+            add_buffer(outputs, b, batch, grows);
+        for (int32_t k = b->first; b->place == KILN_IN_ARENA && k <= b->last; k++)
+            add_buffer(&live[k], b, batch, grows);
+    }
+}
+
+static double arena_at(const demand *live, int64_t nkernels, int64_t batch)
+{
+    double most = 0;
+    for (int64_t k = 0; k < nkernels; k++)
+        if (at_batch(&live[k], batch) > most)
+            most = at_batch(&live[k], batch);
+    return most;
+}
+
+int64_t kiln_plan_fitting_batch(const kiln_trace *tr, const kiln_plan *p, int64_t left, int64_t *batch)
+{
+    *batch = batch_size(tr);
+    demand outputs = {0}, *live = *batch > 1 ? kiln_alloc_zero((size_t)p->nkernels, sizeof *live) : NULL;
+    if (!live)
+        return 0;
+    survey(tr, p, *batch, &outputs, live);
+    double data = data_bytes(tr, *batch), all = arena_at(live, p->nkernels, *batch);
+    double holes =
+        all > 0 && (double)p->arena_bytes > all ? (double)p->arena_bytes / all : 1; /* not every byte is used */
+    int64_t low = 0, high = *batch;                                                 /* low fits, high does not */
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        double need = at_batch(&outputs, middle) + holes * arena_at(live, p->nkernels, middle);
+        double room = (double)left + data * (1 - (double)middle / (double)*batch);
+        *(need <= room ? &low : &high) = middle;
+    }
+    kiln_free(live);
+    return low;
+}

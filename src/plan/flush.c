@@ -1,0 +1,236 @@
+/* Running what is pending: find or make the segment's plan, take the memory, run, and give the results their storages. */
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "plan/backend.h"
+#include "tensor/memory.h"
+#include "trace/trace.h"
+
+static _Thread_local kiln_plan_info last_info;
+
+bool kiln_plan_last(kiln_plan_info *info)
+{
+    if (!info)
+        return false;
+    *info = last_info;
+    return true;
+}
+
+/* ---- What must have memory afterwards ----------------------------------------------------------------------------------- */
+
+static bool handles_see(const kiln_storage *s)
+{
+    return atomic_load_explicit(&s->refs, memory_order_relaxed) > s->trace_refs;
+}
+
+/* A gradient recorded later may read any operand or result of a node that needs one. */
+static void mark_for_gradients(kiln_trace *tr)
+{
+    for (int64_t i = tr->first_node; i < tr->nnodes; i++) {
+        const kiln_node *n = &tr->nodes[i];
+        if (!n->requires_grad)
+            continue;
+        for (int k = 0; k < n->nin; k++)
+            if (tr->operands[n->in + k] >= 0)
+                tr->values[tr->values[tr->operands[n->in + k]].base].needed = true;
+        for (int k = 0; k < n->nout; k++)
+            tr->values[tr->values[n->out + k].base].needed = true;
+    }
+}
+
+static bool list_results(kiln_trace *tr, bool final)
+{
+    int64_t values = tr->nvalues - tr->first_value;
+    tr->nkept = tr->ncommits = 0;
+    if (!KILN_GROW(tr->kept, tr->kept_capacity, values) || !KILN_GROW(tr->commits, tr->commits_capacity, values))
+        return false;
+    for (int64_t i = tr->first_value; i < tr->nvalues; i++)
+        tr->values[i].needed = false;
+    if (!final && tr->graph_handles > 0)
+        mark_for_gradients(tr);
+    for (int64_t i = tr->first_value; i < tr->nvalues; i++) {
+        kiln_value *v = &tr->values[i];
+        if (v->base != i || v->node < 0)
+            continue;
+        int32_t newest = tr->written.count ? kiln_map_get(&tr->written, v->storage) : -1;
+        if (newest >= 0 && newest != i)
+            continue; /* a later assignment replaces it */
+        int32_t slot;
+        if (v->storage->has_memory) {
+            if (!kiln_trace_slot(tr, v->storage, &slot))
+                return false;
+            tr->commits[tr->ncommits++] = (int32_t)i;
+        } else if (v->needed || handles_see(v->storage))
+            tr->kept[tr->nkept++] = (int32_t)i;
+    }
+    return true;
+}
+
+/* What is kept and where it goes belongs to the plan's identity. */
+static bool finish_code(kiln_trace *tr)
+{
+    if (!KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 5 + tr->nkept + 3 * tr->ncommits))
+        return false;
+    kiln_trace_put(tr, INT64_MIN + 2);
+    kiln_trace_put(tr, tr->device);
+    kiln_trace_put(tr, kiln_backend_generation(tr->device));
+    kiln_trace_put(tr, tr->nkept);
+    for (int64_t k = 0; k < tr->nkept; k++)
+        kiln_trace_put(tr, kiln_trace_number(tr, tr->kept[k]) << 8 |
+                               (uint8_t)tr->values[tr->kept[k]].storage->role);
+    for (int64_t k = 0; k < tr->ncommits; k++) {
+        const kiln_storage *s = tr->values[tr->commits[k]].storage;
+        kiln_trace_put(tr, kiln_trace_number(tr, tr->commits[k]));
+        kiln_trace_put(tr, kiln_map_get(&tr->slot_of, s));
+        kiln_trace_put(tr, (int64_t)s->bytes);
+    }
+    return true;
+}
+
+static kiln_plan *get_plan(kiln_trace *tr, bool *found)
+{
+    kiln_plan *p = kiln_plan_find(tr->hash, tr->code, tr->ncode);
+    *found = p != NULL;
+    if (!p && (p = kiln_plan_build(tr)))
+        kiln_plan_add(p);
+    return p;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------------------- */
+
+static double mib(int64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+/* Refuses a step that cannot fit, before its first kernel, and says who needs what. */
+static bool check_room(const kiln_trace *tr, const kiln_plan *p)
+{
+    int64_t need = p->arena_bytes + p->all_output_bytes, left = kiln_memory_left(p->device);
+    if (need <= left)
+        return true;
+    kiln_fail(KILN_E_MEMORY, "step",
+              "the step needs %.2f MiB on %s beside what is in use, but %.2f MiB are left. It needs %.2f MiB of scratch "
+              "and %.2f MiB for results; over all its kernels: activations %.2f, gradients %.2f, workspace %.2f MiB",
+              mib(need), kiln_device_name(p->device), mib(left), mib(p->arena_bytes), mib(p->all_output_bytes),
+              mib(p->role_bytes[KILN_ROLE_ACTIVATION]), mib(p->role_bytes[KILN_ROLE_GRADIENT]),
+              mib(p->role_bytes[KILN_ROLE_WORKSPACE]));
+    int64_t batch, fits = kiln_plan_fitting_batch(tr, p, left, &batch);
+    if (fits >= 1 && fits < batch)
+        kiln_hint("nothing was changed. A batch of about %lld instead of %lld would fit", (long long)fits, (long long)batch);
+    else
+        kiln_hint("nothing was changed. Release tensors or raise the limit (kiln_memory_set_limit)");
+    return false;
+}
+
+static bool take_memory(kiln_trace *tr, const kiln_plan *p, kiln_block *arena)
+{
+    *arena = (kiln_block){0};
+    tr->nblocks = 0;
+    if (!KILN_GROW(tr->blocks, tr->blocks_capacity, p->noutputs) ||
+        !KILN_GROW(tr->addresses, tr->addresses_capacity, (int64_t)p->nslots + p->noutputs) || !check_room(tr, p))
+        return false;
+    for (; tr->nblocks < p->noutputs; tr->nblocks++)
+        if (!kiln_memory_take(p->device, (size_t)p->output_bytes[tr->nblocks], &tr->blocks[tr->nblocks]))
+            return false;
+    return !p->arena_bytes || kiln_memory_take(p->device, (size_t)p->arena_bytes, arena);
+}
+
+static bool run(kiln_trace *tr, const kiln_plan *p)
+{
+    kiln_block arena;
+    bool ok = take_memory(tr, p, &arena);
+    if (ok) {
+        for (int32_t i = 0; i < p->nslots; i++)
+            tr->addresses[i] = tr->slots[i]->address;
+        for (int32_t i = 0; i < p->noutputs; i++)
+            tr->addresses[p->nslots + i] = tr->blocks[i].address;
+        kiln_binding b = {tr->addresses, tr->addresses + p->nslots, arena.address, tr->floats + tr->first_float};
+        ok = kiln_backend_run(p, &b);
+    }
+    if (arena.address)
+        kiln_memory_give(p->device, arena);
+    for (int64_t i = 0; !ok && i < tr->nblocks; i++)
+        kiln_memory_give(p->device, tr->blocks[i]);
+    return ok;
+}
+
+/* ---- After the run ------------------------------------------------------------------------------------------------------------ */
+
+static void hand_over(kiln_trace *tr)
+{
+    for (int64_t k = 0; k < tr->nkept; k++) {
+        kiln_storage *s = tr->values[tr->kept[k]].storage;
+        s->block = tr->blocks[k];
+        s->address = s->block.address;
+        s->has_memory = true;
+        s->trace_refs = 0;
+        s->memory_version = s->version;
+    }
+    for (int64_t k = 0; k < tr->ncommits; k++) {
+        kiln_storage *s = tr->values[tr->commits[k]].storage;
+        s->memory_version = s->version;
+    }
+}
+
+static void note_info(const kiln_plan *p, bool found)
+{
+    last_info = (kiln_plan_info){.nodes = p->nnodes,
+                                 .kernels = p->nkernels,
+                                 .arena_bytes = p->arena_bytes,
+                                 .output_bytes = p->all_output_bytes,
+                                 .peak_bytes = p->arena_bytes + p->all_output_bytes,
+                                 .flops = p->flops,
+                                 .bytes = p->bytes,
+                                 .replayed = found};
+}
+
+bool kiln_flush(kiln_trace *tr, bool final)
+{
+    if (tr->nnodes == tr->first_node || tr->busy)
+        return true;
+    tr->busy = true;
+    bool found, ok = list_results(tr, final) && finish_code(tr);
+    kiln_plan *p = ok ? get_plan(tr, &found) : NULL;
+    ok = p && run(tr, p);
+    if (ok) {
+        note_info(p, found);
+        hand_over(tr);
+        kiln_trace_next_segment(tr);
+    } else
+        kiln_trace_discard(tr);
+    kiln_plan_unref(p);
+    tr->busy = false;
+    return ok;
+}
+
+/* Lets handles that nobody but a scope holds count (or count no more) as the trace's own. */
+static void count_scope_handles(int sign)
+{
+    kiln_thread *th = kiln_thread_state();
+    for (int64_t i = 0; i < th->nowned; i++) {
+        kiln_tensor *t = th->owned[i];
+        if (t && !t->storage->has_memory && atomic_load(&t->refs) == 1)
+            t->storage->trace_refs += sign;
+    }
+}
+
+char *kiln_plan_describe(void)
+{
+    kiln_trace *tr = kiln_trace_current();
+    if (!tr)
+        return NULL;
+    if (tr->nnodes == tr->first_node)
+        return kiln_fail(KILN_E_STATE, "plan_describe", "nothing is pending: record a step first, and read no value of it");
+    int64_t ncode = tr->ncode;
+    uint64_t hash = tr->hash;
+    bool found;
+    count_scope_handles(1); /* as at the end of the step: what only open scopes hold will be gone */
+    kiln_plan *p = list_results(tr, true) && finish_code(tr) ? get_plan(tr, &found) : NULL;
+    count_scope_handles(-1);
+    tr->ncode = ncode; /* what was appended describes this moment, not the segment */
+    tr->hash = hash;
+    char *text = p ? kiln_plan_text(p) : NULL;
+    kiln_plan_unref(p);
+    return text;
+}

@@ -1,0 +1,428 @@
+/* Kernels and buffers: writes each group down as a device will run it, and decides for every value that needs memory
+ * whether that is a slot, an output or the arena. */
+#include <string.h>
+#include "plan/draft.h"
+
+typedef struct writer {
+    kiln_draft *d;
+    kiln_plan *p;
+    int64_t buffers_capacity;
+    int32_t *slot_buffer; /* by slot */
+    int32_t *slot_read;   /* by slot: the last kernel that reads it; -1 */
+    int32_t last_check;   /* the last kernel that can meet a bad index; -1 */
+    /* The group being written. */
+    kiln_group *g;
+    int32_t group, loads_capacity;
+    int16_t *reg_of; /* by draft value: its register in this group, if reg_group says so */
+    int32_t *reg_group;
+} writer;
+
+enum { INSTR_REGISTER = 4096 }; /* instructions are numbered from here until the number of loads is known */
+
+/* ---- Buffers ----------------------------------------------------------------------------------------------------------- */
+
+static int32_t new_buffer(writer *w, kiln_place place, int32_t index, int64_t bytes, int role)
+{
+    int32_t at = (int32_t)w->p->nbuffers++;
+    int32_t now = (int32_t)w->p->nkernels;
+    w->p->buffers[at] = (kiln_buffer){
+        .place = place, .index = index, .offset = -1, .bytes = bytes, .role = (int8_t)role, .first = now, .last = now};
+    return at;
+}
+
+static int64_t bytes_of(const kiln_value *v)
+{
+    return kiln_draft_numel(v) * (int64_t)kiln_dtype_size((kiln_dtype)v->dtype);
+}
+
+/* The buffer of a slot, wherever it is first met. */
+static int32_t slot_buffer(writer *w, int32_t slot)
+{
+    if (w->slot_buffer[slot] < 0) {
+        const kiln_storage *s = w->d->tr->slots[slot];
+        w->slot_buffer[slot] = new_buffer(w, KILN_IN_SLOT, slot, (int64_t)s->bytes, s->role);
+    }
+    return w->slot_buffer[slot];
+}
+
+/* The buffer behind a base value, made when the value is first written or read. */
+static int32_t buffer_of(writer *w, int32_t base)
+{
+    kiln_draft_value *x = &w->d->values[base];
+    if (x->node < 0)
+        x->buffer = slot_buffer(w, x->slot);
+    else if (x->buffer < 0) {
+        int role = x->v->storage->role == KILN_ROLE_DATA ? KILN_ROLE_ACTIVATION : x->v->storage->role;
+        x->buffer = x->output >= 0 ? new_buffer(w, KILN_IN_OUTPUT, x->output, bytes_of(x->v), role)
+                                   : new_buffer(w, KILN_IN_ARENA, -1, bytes_of(x->v), role);
+    }
+    w->p->buffers[x->buffer].last = (int32_t)w->p->nkernels;
+    return x->buffer;
+}
+
+static kiln_operand window(writer *w, int32_t value)
+{
+    kiln_operand o = {.buffer = -1};
+    if (value < 0)
+        return o;
+    const kiln_value *v = w->d->values[value].v;
+    o.buffer = buffer_of(w, kiln_draft_base(w->d, value));
+    o.dtype = v->dtype;
+    o.ndim = v->ndim;
+    o.dense = kiln_is_dense(v->ndim, v->shape, v->stride);
+    o.offset = v->offset;
+    memcpy(o.shape, v->shape, v->ndim * sizeof *v->shape);
+    memcpy(o.stride, v->stride, v->ndim * sizeof *v->stride);
+    return o;
+}
+
+/* ---- Geometry of loads --------------------------------------------------------------------------------------------------- */
+
+/* Repeats a window over a larger shape: stride 0 where it has size 1 or no dim. */
+static void broadcast_to(kiln_operand *o, int ndim, const int64_t *shape)
+{
+    int64_t stride[KILN_MAX_DIMS];
+    int missing = ndim - o->ndim;
+    for (int i = 0; i < ndim; i++)
+        stride[i] = i < missing || o->shape[i - missing] == 1 ? 0 : o->stride[i - missing];
+    o->ndim = (uint8_t)ndim;
+    memcpy(o->shape, shape, (size_t)ndim * sizeof *shape);
+    memcpy(o->stride, stride, (size_t)ndim * sizeof *stride);
+    o->dense = kiln_is_dense(o->ndim, o->shape, o->stride);
+}
+
+/* Joins dims that lie behind each other in memory, so that equal walks look equal and inner loops get long. */
+static void collapse(kiln_operand *o)
+{
+    int n = 0;
+    for (int i = 0; i < o->ndim; i++) {
+        if (o->shape[i] == 1)
+            continue;
+        if (n && o->stride[n - 1] == o->stride[i] * o->shape[i])
+            o->shape[n - 1] *= o->shape[i];
+        else
+            o->shape[n++] = o->shape[i];
+        o->stride[n - 1] = o->stride[i];
+    }
+    memset(o->shape + n, 0, sizeof o->shape - (size_t)n * sizeof *o->shape);
+    memset(o->stride + n, 0, sizeof o->stride - (size_t)n * sizeof *o->stride);
+    o->ndim = (uint8_t)n;
+    o->dense = kiln_is_dense(o->ndim, o->shape, o->stride);
+}
+
+static int16_t load(writer *w, int32_t value, const kiln_value *over, bool keep_dims)
+{
+    kiln_operand o = window(w, value);
+    broadcast_to(&o, over->ndim, over->shape);
+    if (!keep_dims)
+        collapse(&o);
+    kiln_group *g = w->g;
+    for (int i = 0; i < g->nloads; i++) {
+        const kiln_operand *l = &g->loads[i];
+        if (l->buffer == o.buffer && l->dtype == o.dtype && l->ndim == o.ndim && l->offset == o.offset &&
+            memcmp(l->shape, o.shape, o.ndim * sizeof *o.shape) == 0 &&
+            memcmp(l->stride, o.stride, o.ndim * sizeof *o.stride) == 0)
+            return (int16_t)i;
+    }
+    g->loads[g->nloads] = o;
+    return (int16_t)g->nloads++;
+}
+
+/* ---- Instructions -------------------------------------------------------------------------------------------------------- */
+
+static void set_register(writer *w, int32_t value, int16_t reg)
+{
+    w->reg_of[value] = reg;
+    w->reg_group[value] = w->group;
+}
+
+/* The register that holds operand `value` for a node whose result has the shape of `over`. */
+static int16_t operand_register(writer *w, int32_t value, const kiln_value *over, bool keep_dims)
+{
+    int32_t base = kiln_draft_base(w->d, value);
+    return w->reg_group[base] == w->group ? w->reg_of[base] : load(w, value, over, keep_dims);
+}
+
+static void write_instr(writer *w, const kiln_node *n, int32_t number, bool keep_dims)
+{
+    const kiln_draft *d = w->d;
+    int32_t out = kiln_draft_of(d, n->out);
+    const kiln_value *v = d->values[out].v;
+    kiln_instr in = {.row = n->op->pointwise,
+                     .dtype = v->dtype,
+                     .from = v->dtype,
+                     .src = {-1, -1, -1},
+                     .scalars = n->floats - d->tr->first_float,
+                     .node = number};
+    for (int i = 0; i < n->nin; i++) {
+        int32_t x = kiln_draft_in(d, n, i);
+        in.src[i] = operand_register(w, x, v, keep_dims);
+        in.from = d->values[x].v->dtype;
+    }
+    if (in.row == KILN_PW_copy) { /* a register is never overwritten: the copy is the same register */
+        set_register(w, out, in.src[0]);
+        return;
+    }
+    in.dst = (int16_t)(INSTR_REGISTER + w->g->ninstrs);
+    set_register(w, out, in.dst);
+    w->g->instrs[w->g->ninstrs++] = in;
+}
+
+static bool needs_memory(const kiln_draft_value *x, int32_t group)
+{
+    return x->output >= 0 || x->commits || x->elsewhere || (x->group >= 0 && x->group != group);
+}
+
+static int16_t final_register(const writer *w, int16_t reg)
+{
+    if (reg < 0)
+        return reg;
+    return reg >= INSTR_REGISTER ? (int16_t)(reg - INSTR_REGISTER + w->g->nloads + (w->g->head >= 0)) : reg;
+}
+
+/* ---- Commits --------------------------------------------------------------------------------------------------------------- */
+
+/* A value that replaces a slot's contents may be written there at once if no one needs the old contents afterwards, not
+ * even a step that is called off because of a bad index. */
+static bool may_write_slot(const writer *w, const kiln_draft_value *x, const kiln_kernel *k)
+{
+    int32_t now = (int32_t)w->p->nkernels;
+    if (w->slot_read[x->slot] > now || w->last_check > now || (w->g->reduces && w->d->groups[w->group].permuted))
+        return false;
+    int32_t buffer = w->slot_buffer[x->slot];
+    for (int i = 0; i < k->nin; i++)
+        if (k->in[i].buffer == buffer && buffer >= 0)
+            return false; /* the matmul at the group's start reads it */
+    for (int i = 0; i < w->g->nloads; i++) {
+        const kiln_operand *l = &w->g->loads[i];
+        if (l->buffer == buffer && buffer >= 0 && (!l->dense || l->offset || kiln_count(l->ndim, l->shape) != w->g->count))
+            return false;
+    }
+    for (int i = 0; i < w->g->nstores; i++) /* two values for one slot cannot happen; two windows of one storage could */
+        if (w->g->stores[i].to.buffer == buffer && buffer >= 0)
+            return false;
+    return bytes_of(x->v) == (int64_t)w->d->tr->slots[x->slot]->bytes;
+}
+
+static void add_store(writer *w, int32_t value, const kiln_kernel *k)
+{
+    kiln_draft_value *x = &w->d->values[value];
+    if (x->commits && x->buffer < 0 && may_write_slot(w, x, k))
+        x->buffer = slot_buffer(w, x->slot);
+    kiln_store *s = &w->g->stores[w->g->nstores++];
+    s->src = final_register(w, w->reg_of[value]);
+    s->to = window(w, value);
+    s->to.shape[0] = w->g->count;
+    s->to.stride[0] = 1;
+    s->to.ndim = 1;
+    s->to.dense = true;
+}
+
+/* ---- Kernels ----------------------------------------------------------------------------------------------------------------- */
+
+static bool kernel_of_node(writer *w, int32_t number, kiln_kernel *k)
+{
+    kiln_draft *d = w->d;
+    const kiln_node *n = kiln_draft_node(d, number);
+    int64_t *ints = KILN_ARENA_NEW(d->pool, int64_t, n->nints);
+    k->op = n->op;
+    k->node = number;
+    k->nin = n->nin;
+    k->nints = n->nints;
+    k->ints = ints;
+    k->scalars = n->floats - d->tr->first_float;
+    k->nscalars = n->nfloats;
+    k->in = KILN_ARENA_NEW(d->pool, kiln_operand, n->nin);
+    k->out = KILN_ARENA_NEW(d->pool, kiln_operand, n->nout);
+    if (!ints || !k->in || !k->out)
+        return false;
+    memcpy(ints, d->tr->ints + n->ints, (size_t)n->nints * sizeof *ints);
+    for (int i = 0; i < n->nin; i++)
+        k->in[i] = window(w, kiln_draft_in(d, n, i));
+    return true;
+}
+
+static bool write_kernel(writer *w, int32_t number, kiln_kernel *k)
+{
+    const kiln_node *n = kiln_draft_node(w->d, number);
+    if (!kernel_of_node(w, number, k))
+        return false;
+    k->nout = n->nout;
+    for (int j = 0; j < n->nout; j++)
+        k->out[j] = window(w, kiln_draft_of(w->d, n->out + j));
+    return true;
+}
+
+static kiln_fold fold_of(const kiln_op *op)
+{
+    static const char *const names[KILN_FOLDS] = {"sum", "prod", "amax", "amin", "any", "all"};
+    int f = 0;
+    while (f < KILN_FOLDS - 1 && strcmp(names[f], op->name) != 0)
+        f++;
+    return (kiln_fold)f;
+}
+
+static void write_reduction(writer *w, int32_t number)
+{
+    kiln_draft *d = w->d;
+    kiln_group *g = w->g;
+    const kiln_node *n = kiln_draft_node(d, number);
+    int32_t in = kiln_draft_in(d, n, 0);
+    const kiln_value *x = d->values[in].v;
+    g->reduces = true;
+    g->fold = fold_of(n->op);
+    g->reduce_src = operand_register(w, in, x, true);
+    g->reduce_ndim = x->ndim;
+    memcpy(g->reduce_shape, x->shape, x->ndim * sizeof *x->shape);
+    for (int i = 1; i < n->nints; i++)
+        g->reduce_dims |= 1u << d->tr->ints[n->ints + i];
+}
+
+static bool write_group(writer *w, int32_t group, kiln_kernel *k)
+{
+    kiln_draft *d = w->d;
+    const kiln_draft_group *dg = &d->groups[group];
+    kiln_group *g = KILN_ARENA_NEW(d->pool, kiln_group, 1);
+    if (!g)
+        return false;
+    g->loads = KILN_ARENA_NEW(d->pool, kiln_operand, 3 * (int64_t)dg->nnodes + 1);
+    g->instrs = KILN_ARENA_NEW(d->pool, kiln_instr, dg->nnodes);
+    g->stores = KILN_ARENA_NEW(d->pool, kiln_store, dg->nnodes);
+    if (!g->loads || !g->instrs || !g->stores)
+        return false;
+    g->count = dg->count;
+    g->head = -1;
+    w->g = k->group = g;
+    w->group = group;
+    k->node = dg->last;
+    if (dg->head >= 0) {
+        if (!kernel_of_node(w, dg->head, k))
+            return false;
+        g->head = 0; /* known to be there; its number is set below */
+        set_register(w, kiln_draft_of(d, kiln_draft_node(d, dg->head)->out), INSTR_REGISTER - 1);
+    }
+    for (int32_t i = dg->last; i >= 0; i = d->node_next[i])
+        if (i == dg->root)
+            write_reduction(w, i);
+        else if (i != dg->head)
+            write_instr(w, kiln_draft_node(d, i), i, dg->root >= 0);
+
+    /* Now that the loads are counted, the registers get their final numbers: loads, the head, instructions. */
+    int16_t head = g->head >= 0 ? (int16_t)g->nloads : -1;
+    g->head = head;
+    for (int i = 0; i < g->ninstrs; i++) {
+        kiln_instr *in = &g->instrs[i];
+        in->dst = final_register(w, in->dst);
+        for (int s = 0; s < 3; s++)
+            in->src[s] = in->src[s] == INSTR_REGISTER - 1 ? head : final_register(w, in->src[s]);
+    }
+    if (g->reduces)
+        g->reduce_src = final_register(w, g->reduce_src);
+    for (int32_t i = dg->last; i >= 0; i = d->node_next[i]) {
+        int32_t out = kiln_draft_of(d, kiln_draft_node(d, i)->out);
+        if (w->reg_of[out] == INSTR_REGISTER - 1 && w->reg_group[out] == group)
+            w->reg_of[out] = head;
+        if (i != dg->root && needs_memory(&d->values[out], group))
+            add_store(w, out, k);
+    }
+    if (g->reduces) {
+        const kiln_node *root = kiln_draft_node(d, dg->root);
+        k->op = root->op;
+        k->node = dg->root;
+        g->reduce_to = window(w, kiln_draft_of(d, root->out));
+    }
+    return true;
+}
+
+/* Copies what could not be written to its slot at once, after everything else has run. */
+static bool write_commit(writer *w, int32_t value, kiln_kernel *k)
+{
+    kiln_draft *d = w->d;
+    kiln_group *g = k->group = KILN_ARENA_NEW(d->pool, kiln_group, 1);
+    kiln_draft_value *x = &d->values[value];
+    if (!g || !(g->loads = KILN_ARENA_NEW(d->pool, kiln_operand, 1)) ||
+        !(g->stores = KILN_ARENA_NEW(d->pool, kiln_store, 1)))
+        return false;
+    k->node = x->node;
+    g->count = kiln_draft_numel(x->v);
+    g->head = -1;
+    g->nloads = g->nstores = 1;
+    g->loads[0] = window(w, value);
+    collapse(&g->loads[0]);
+    g->stores[0] = (kiln_store){.src = 0, .to = g->loads[0]};
+    g->stores[0].to.buffer = slot_buffer(w, x->slot);
+    w->p->buffers[g->stores[0].to.buffer].last = (int32_t)w->p->nkernels;
+    return true;
+}
+
+/* ---- All of them --------------------------------------------------------------------------------------------------------------- */
+
+/* When each slot is read last, and when the last kernel runs that may call the step off. */
+static void find_hazards(writer *w)
+{
+    const kiln_draft *d = w->d;
+    for (int32_t i = 0; i < d->nnodes; i++) {
+        if (!d->node_live[i])
+            continue;
+        const kiln_node *n = kiln_draft_node(d, i);
+        int32_t when = d->ngroups - 1 - d->node_group[i];
+        if (n->op->checks_indices && when > w->last_check)
+            w->last_check = when;
+        for (int k = 0; k < n->nin; k++) {
+            int32_t in = kiln_draft_in(d, n, k);
+            const kiln_draft_value *x = in < 0 ? NULL : &d->values[kiln_draft_base(d, in)];
+            if (x && x->node < 0 && when > w->slot_read[x->slot])
+                w->slot_read[x->slot] = when;
+        }
+    }
+}
+
+static bool prepare(writer *w)
+{
+    kiln_draft *d = w->d;
+    w->last_check = -1;
+    w->p->nslots = (int32_t)d->tr->nslots;
+    w->slot_buffer = KILN_ARENA_NEW(&d->scratch, int32_t, w->p->nslots);
+    w->slot_read = KILN_ARENA_NEW(&d->scratch, int32_t, w->p->nslots);
+    w->reg_of = KILN_ARENA_NEW(&d->scratch, int16_t, d->nvalues);
+    w->reg_group = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
+    /* A buffer a value and slot, and a workspace a kernel, at most. */
+    int64_t kernels = (int64_t)d->ngroups + d->tr->ncommits;
+    w->p->kernels = KILN_ARENA_NEW(d->pool, kiln_kernel, kernels);
+    w->p->buffers = KILN_ARENA_NEW(d->pool, kiln_buffer, d->nvalues + w->p->nslots + kernels);
+    if (!w->slot_buffer || !w->slot_read || !w->reg_of || !w->reg_group || !w->p->kernels || !w->p->buffers)
+        return false;
+    memset(w->slot_buffer, -1, (size_t)w->p->nslots * sizeof *w->slot_buffer);
+    memset(w->slot_read, -1, (size_t)w->p->nslots * sizeof *w->slot_read);
+    memset(w->reg_group, -1, (size_t)d->nvalues * sizeof *w->reg_group);
+    return true;
+}
+
+bool kiln_draft_kernels(kiln_draft *d)
+{
+    writer w = {.d = d, .p = d->plan};
+    if (!prepare(&w))
+        return false;
+    find_hazards(&w);
+    for (int32_t group = d->ngroups; group-- > 0;) {
+        kiln_kernel *k = &w.p->kernels[w.p->nkernels];
+        k->workspace = -1;
+        bool ok = d->groups[group].work == KILN_WORK_GROUP ? write_group(&w, group, k)
+                                                           : write_kernel(&w, d->groups[group].last, k);
+        if (!ok)
+            return false;
+        w.p->nkernels++;
+    }
+    for (int64_t c = 0; c < d->tr->ncommits; c++) {
+        int32_t value = kiln_draft_of(d, d->tr->commits[c]);
+        const kiln_draft_value *x = &d->values[value];
+        if (x->buffer >= 0 && w.p->buffers[x->buffer].place == KILN_IN_SLOT)
+            continue;
+        kiln_kernel *k = &w.p->kernels[w.p->nkernels];
+        k->workspace = -1;
+        if (!write_commit(&w, value, k))
+            return false;
+        w.p->nkernels++;
+    }
+    return true;
+}

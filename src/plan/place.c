@@ -1,0 +1,182 @@
+/* Memory: where in the arena each buffer lies. Buffers are placed in the order the kernels need them and their room is
+ * free again after their last use, so the arena's size is the step's peak, known before anything runs. */
+#include <string.h>
+#include "plan/backend.h"
+#include "plan/draft.h"
+#include "tensor/memory.h"
+
+typedef struct hole {
+    int64_t offset, bytes;
+} hole;
+
+typedef struct layout {
+    kiln_draft *d;
+    hole *holes; /* free ranges below `end`, by offset; never adjacent */
+    int64_t nholes;
+    int64_t end;
+    int32_t *dying; /* buffers by last use: heads by kernel, linked through next */
+    int32_t *next;
+} layout;
+
+static int64_t round_up(int64_t bytes)
+{
+    return bytes ? (bytes + KILN_BLOCK_ALIGN - 1) / KILN_BLOCK_ALIGN * KILN_BLOCK_ALIGN : KILN_BLOCK_ALIGN;
+}
+
+/* The smallest hole that is large enough, else the end. */
+static int64_t take(layout *l, int64_t bytes)
+{
+    int64_t best = -1;
+    for (int64_t i = 0; i < l->nholes; i++)
+        if (l->holes[i].bytes >= bytes && (best < 0 || l->holes[i].bytes < l->holes[best].bytes))
+            best = i;
+    if (best < 0) {
+        /* A hole that touches the end is enlarged rather than left behind. */
+        if (l->nholes && l->holes[l->nholes - 1].offset + l->holes[l->nholes - 1].bytes == l->end) {
+            int64_t offset = l->holes[--l->nholes].offset;
+            l->end = offset + bytes;
+            return offset;
+        }
+        l->end += bytes;
+        return l->end - bytes;
+    }
+    int64_t offset = l->holes[best].offset;
+    l->holes[best].offset += bytes;
+    l->holes[best].bytes -= bytes;
+    if (!l->holes[best].bytes) {
+        l->nholes--;
+        memmove(l->holes + best, l->holes + best + 1, (size_t)(l->nholes - best) * sizeof *l->holes);
+    }
+    return offset;
+}
+
+static void give(layout *l, int64_t offset, int64_t bytes)
+{
+    int64_t i = 0;
+    while (i < l->nholes && l->holes[i].offset < offset)
+        i++;
+    bool before = i > 0 && l->holes[i - 1].offset + l->holes[i - 1].bytes == offset;
+    bool after = i < l->nholes && offset + bytes == l->holes[i].offset;
+    if (before && after) {
+        l->holes[i - 1].bytes += bytes + l->holes[i].bytes;
+        l->nholes--;
+        memmove(l->holes + i, l->holes + i + 1, (size_t)(l->nholes - i) * sizeof *l->holes);
+    } else if (before)
+        l->holes[i - 1].bytes += bytes;
+    else if (after) {
+        l->holes[i].offset = offset;
+        l->holes[i].bytes += bytes;
+    } else {
+        memmove(l->holes + i + 1, l->holes + i, (size_t)(l->nholes - i) * sizeof *l->holes);
+        l->holes[i] = (hole){offset, bytes};
+        l->nholes++;
+    }
+}
+
+static bool reads_elsewhere(const kiln_kernel *k, int32_t buffer, int load)
+{
+    for (int i = 0; i < k->nin; i++)
+        if (k->in[i].buffer == buffer)
+            return true;
+    for (int i = 0; i < k->group->nloads; i++)
+        if (i != load && k->group->loads[i].buffer == buffer)
+            return true;
+    return false;
+}
+
+/* A pointwise kernel may write over an operand that it reads in the same order and that nobody needs afterwards. */
+static bool reuse_operand(layout *l, const kiln_kernel *k, int32_t number, kiln_buffer *to, size_t element)
+{
+    kiln_plan *p = l->d->plan;
+    for (int i = 0; i < k->group->nloads; i++) {
+        const kiln_operand *o = &k->group->loads[i];
+        kiln_buffer *from = &p->buffers[o->buffer];
+        if (from->place != KILN_IN_ARENA || from->last != number || from->first == number || !o->dense || o->offset ||
+            kiln_count(o->ndim, o->shape) != k->group->count || kiln_dtype_size((kiln_dtype)o->dtype) != element ||
+            round_up(from->bytes) != round_up(to->bytes) || reads_elsewhere(k, o->buffer, i))
+            continue;
+        to->offset = from->offset;
+        from->last = number - 1; /* its room has a new owner: not given back */
+        return true;
+    }
+    return false;
+}
+
+static void place_buffer(layout *l, int32_t buffer)
+{
+    kiln_buffer *b = &l->d->plan->buffers[buffer];
+    if (b->place == KILN_IN_ARENA && b->offset < 0)
+        b->offset = take(l, round_up(b->bytes));
+}
+
+static void place_kernel(layout *l, int32_t number)
+{
+    kiln_plan *p = l->d->plan;
+    kiln_kernel *k = &p->kernels[number];
+    for (int j = 0; j < k->nout; j++)
+        place_buffer(l, k->out[j].buffer);
+    if (k->group) {
+        for (int s = 0; s < k->group->nstores; s++) {
+            kiln_operand *to = &k->group->stores[s].to;
+            kiln_buffer *b = &p->buffers[to->buffer];
+            bool permuted = k->group->reduces; /* a reduction may go over its rows in several passes */
+            if (b->place == KILN_IN_ARENA && b->offset < 0 && !permuted)
+                reuse_operand(l, k, number, b, kiln_dtype_size((kiln_dtype)to->dtype));
+            place_buffer(l, to->buffer);
+        }
+        if (k->group->reduces)
+            place_buffer(l, k->group->reduce_to.buffer);
+    }
+    if (k->workspace >= 0)
+        place_buffer(l, k->workspace);
+    for (int32_t b = l->dying[number]; b >= 0; b = l->next[b])
+        if (p->buffers[b].last == number)
+            give(l, p->buffers[b].offset, round_up(p->buffers[b].bytes));
+}
+
+static void add_workspaces(kiln_draft *d)
+{
+    kiln_plan *p = d->plan;
+    for (int64_t k = 0; k < p->nkernels; k++) {
+        size_t bytes = kiln_backend_workspace(p->device, &p->kernels[k]);
+        if (!bytes)
+            continue;
+        p->kernels[k].workspace = (int32_t)p->nbuffers;
+        p->buffers[p->nbuffers++] = (kiln_buffer){.place = KILN_IN_ARENA,
+                                                  .index = -1,
+                                                  .offset = -1,
+                                                  .bytes = (int64_t)bytes,
+                                                  .role = KILN_ROLE_WORKSPACE,
+                                                  .first = (int32_t)k,
+                                                  .last = (int32_t)k};
+    }
+}
+
+bool kiln_draft_place(kiln_draft *d)
+{
+    kiln_plan *p = d->plan;
+    add_workspaces(d);
+    layout l = {.d = d};
+    l.holes = KILN_ARENA_NEW(&d->scratch, hole, p->nbuffers + 1);
+    l.dying = KILN_ARENA_NEW(&d->scratch, int32_t, p->nkernels);
+    l.next = KILN_ARENA_NEW(&d->scratch, int32_t, p->nbuffers);
+    p->output_bytes = KILN_ARENA_NEW(d->pool, int64_t, p->noutputs);
+    if (!l.holes || !l.dying || !l.next || !p->output_bytes)
+        return false;
+    memset(l.dying, -1, (size_t)p->nkernels * sizeof *l.dying);
+    for (int32_t b = 0; b < p->nbuffers; b++) {
+        kiln_buffer *x = &p->buffers[b];
+        p->role_bytes[(int)x->role] += x->bytes;
+        if (x->place == KILN_IN_OUTPUT) {
+            p->output_bytes[x->index] = round_up(x->bytes);
+            p->all_output_bytes += round_up(x->bytes);
+        } else if (x->place == KILN_IN_ARENA) {
+            l.next[b] = l.dying[x->last];
+            l.dying[x->last] = b;
+        }
+    }
+    for (int32_t k = 0; k < p->nkernels; k++)
+        place_kernel(&l, k);
+    p->arena_bytes = l.end;
+    return true;
+}

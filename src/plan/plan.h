@@ -1,0 +1,155 @@
+/* A plan: what a segment of the trace becomes. It is made once for each distinct segment, is immutable afterwards, and
+ * holds everything a device needs: the kernels in their order, each with its operands as windows onto buffers, and where
+ * each buffer lies. Addresses, run-time scalars and the contents of slots come in with each run (kiln_binding). */
+#ifndef KILN_PLAN_PLAN_H
+#define KILN_PLAN_PLAN_H
+
+#include <stdatomic.h>
+#include "core/arena.h"
+#include "ops/op.h"
+#include "ops/pointwise.h"
+
+/* Where the bytes of a buffer are. */
+typedef enum kiln_place {
+    KILN_IN_SLOT,   /* storage that existed before: parameters, batches, kept results. Written only by commits */
+    KILN_IN_OUTPUT, /* fresh storage that outlives the run */
+    KILN_IN_ARENA   /* scratch */
+} kiln_place;
+
+typedef struct kiln_buffer {
+    kiln_place place;
+    int32_t index;  /* which slot or output */
+    int64_t offset; /* in the arena */
+    int64_t bytes;
+    int8_t role;    /* kiln_role */
+    int32_t first, last; /* kernels that write it first and use it last */
+} kiln_buffer;
+
+/* A strided window onto a buffer; offset and strides in elements. */
+typedef struct kiln_operand {
+    int32_t buffer; /* -1: absent */
+    uint8_t dtype, ndim;
+    bool dense;
+    int64_t shape[KILN_MAX_DIMS], stride[KILN_MAX_DIMS], offset;
+} kiln_operand;
+
+/* One instruction of a fused group: register dst = row(registers a, b, c; scalars …). The type of a register is that of
+ * the value it holds. */
+typedef struct kiln_instr {
+    int16_t row;     /* of pointwise.def */
+    uint8_t dtype;   /* of the result */
+    uint8_t from;    /* dtype of the operands (of the last one where a condition comes first) */
+    int16_t src[3];  /* registers; -1: none */
+    int16_t dst;     /* registers are numbered: loads first, then one an instruction */
+    int32_t scalars; /* first run-time scalar; how many the row knows */
+    int32_t node;
+} kiln_instr;
+
+typedef struct kiln_store {
+    int16_t src; /* register */
+    kiln_operand to; /* dense, of `count` elements */
+} kiln_store;
+
+typedef enum kiln_fold {
+    KILN_FOLD_SUM,
+    KILN_FOLD_PROD,
+    KILN_FOLD_MAX,
+    KILN_FOLD_MIN,
+    KILN_FOLD_ANY,
+    KILN_FOLD_ALL,
+    KILN_FOLDS
+} kiln_fold;
+
+/* Pointwise work on `count` elements in row-major order, element i of every register belonging to element i of every
+ * other; optionally ended by a reduction of one register, or fed by a matmul whose result is register `head`. */
+typedef struct kiln_group {
+    int64_t count;
+    int nloads, ninstrs, nstores;
+    kiln_operand *loads; /* each broadcast to `count` elements: its own shape and strides, 0 where repeated */
+    kiln_instr *instrs;
+    kiln_store *stores;
+    int16_t head; /* the register that the matmul fills; -1: none. Counts as the last load */
+    bool reduces;
+    kiln_fold fold;
+    int16_t reduce_src;
+    uint32_t reduce_dims;             /* which dims of reduce_shape go */
+    int reduce_ndim;                  /* loads of a reducing group all have this shape */
+    int64_t reduce_shape[KILN_MAX_DIMS];
+    kiln_operand reduce_to;
+} kiln_group;
+
+typedef struct kiln_kernel {
+    const kiln_op *op;   /* NULL for a group without head or reduction */
+    int32_t node;        /* for messages */
+    int nin, nout;
+    kiln_operand *in, *out;
+    const int64_t *ints;
+    int nints, nscalars;
+    int32_t scalars;     /* first run-time scalar */
+    kiln_group *group;   /* pointwise and reduce kernels; the epilogue of a matmul; else NULL */
+    int32_t workspace;   /* buffer, -1: none */
+    int64_t flops, bytes;
+} kiln_kernel;
+
+typedef struct kiln_plan {
+    atomic_int refs;
+    kiln_device device;
+    uint64_t hash;
+    int64_t *code; /* what it was made from, to compare in full */
+    int64_t ncode;
+
+    int64_t nnodes;
+    int64_t nkernels, nbuffers;
+    kiln_kernel *kernels;
+    kiln_buffer *buffers;
+    int32_t nslots, noutputs, nscalars;
+    int64_t *output_bytes; /* by output, rounded up as memory is taken */
+    int64_t arena_bytes, all_output_bytes;
+    int64_t flops, bytes;
+    int64_t role_bytes[KILN_ROLES]; /* what the step touches, by role */
+
+    void *exec; /* what the device made of it */
+    struct kiln_plan *newer, *older, *same; /* the cache's lists */
+    struct kiln_arena pool;                 /* all of the above arrays */
+} kiln_plan;
+
+/* One run: addresses and numbers that differ between runs. */
+typedef struct kiln_binding {
+    const kiln_address *slots, *outputs;
+    kiln_address arena;
+    const double *scalars;
+} kiln_binding;
+
+/* An index out of range that a kernel met. */
+typedef struct kiln_bad_index {
+    int32_t kernel; /* -1: none */
+    int64_t index, limit;
+} kiln_bad_index;
+
+struct kiln_trace;
+
+/* Plans the pending segment of `tr`, whose kept values and commits are known, and lowers it. One reference; NULL with an
+ * error. */
+kiln_plan *kiln_plan_build(struct kiln_trace *tr);
+void kiln_plan_unref(kiln_plan *plan);
+
+/* The cache. A found plan comes with a reference; an added one is shared from then on. */
+kiln_plan *kiln_plan_find(uint64_t hash, const int64_t *code, int64_t ncode);
+void kiln_plan_add(kiln_plan *plan);
+
+/* The largest batch with which a step that does not fit into `left` bytes would; 0 when none is known to. *batch receives
+ * the one it was recorded with. */
+int64_t kiln_plan_fitting_batch(const struct kiln_trace *tr, const kiln_plan *plan, int64_t left, int64_t *batch);
+
+/* A person's description; `names` are taken from the nodes of the trace. NULL with an error. */
+char *kiln_plan_text(const kiln_plan *plan);
+
+/* The address of a buffer in a run. */
+static inline kiln_address kiln_buffer_address(const kiln_plan *plan, const kiln_binding *b, int32_t buffer)
+{
+    const kiln_buffer *x = &plan->buffers[buffer];
+    return x->place == KILN_IN_ARENA ? b->arena + (uint64_t)x->offset
+                                     : (x->place == KILN_IN_SLOT ? b->slots : b->outputs)[x->index];
+}
+
+#endif

@@ -1,0 +1,176 @@
+/* Tensor handles: making, counting, asking. */
+#include "tensor/tensor.h"
+#include <stdlib.h>
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "tensor/scope.h"
+#include "tensor/thread.h"
+
+kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim, const int64_t *shape,
+                              const int64_t *stride, int64_t offset)
+{
+    kiln_thread *th = storage ? kiln_thread_state() : NULL;
+    if (!th) {
+        kiln_storage_unref(storage);
+        return NULL;
+    }
+    kiln_tensor *t = th->free_tensors;
+    if (t)
+        th->free_tensors = (kiln_tensor *)t->extra;
+    else if (!(t = kiln_alloc(1, sizeof *t))) {
+        kiln_storage_unref(storage);
+        return NULL;
+    }
+    atomic_init(&t->refs, 1);
+    t->dtype = (uint8_t)dtype;
+    t->ndim = (uint8_t)ndim;
+    t->requires_grad = false;
+    t->leaf = true;
+    t->device = storage->device;
+    t->scope = 0;
+    t->value = -1;
+    t->version = 0;
+    t->epoch = 0;
+    t->storage = storage;
+    t->extra = NULL;
+    t->offset = offset;
+    memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
+    if (stride)
+        memcpy(t->stride, stride, (size_t)ndim * sizeof *stride);
+    else
+        kiln_dense_strides(ndim, shape, t->stride);
+    if (!kiln_scope_adopt(th, t)) {
+        kiln_release(t);
+        return NULL;
+    }
+    return t;
+}
+
+kiln_tensor *kiln_tensor_ref(kiln_tensor *t)
+{
+    if (t)
+        atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    return t;
+}
+
+void kiln_tensor_unref(kiln_tensor *t)
+{
+    if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (t->extra) {
+        kiln_tensor_unref(t->extra->grad);
+        kiln_free(t->extra);
+    }
+    kiln_trace_forget(t);
+    kiln_storage_unref(t->storage);
+    kiln_thread *th = kiln_thread_state();
+    if (!th) {
+        kiln_free(t);
+        return;
+    }
+    t->extra = (kiln_tensor_extra *)th->free_tensors;
+    th->free_tensors = t;
+}
+
+kiln_tensor_extra *kiln_tensor_extras(kiln_tensor *t)
+{
+    if (!t->extra)
+        t->extra = kiln_alloc_zero(1, sizeof *t->extra);
+    return t->extra;
+}
+
+void kiln_dense_strides(int ndim, const int64_t *shape, int64_t *stride)
+{
+    int64_t step = 1;
+    for (int d = ndim; d-- > 0;) {
+        stride[d] = step;
+        step *= shape[d] > 0 ? shape[d] : 1;
+    }
+}
+
+bool kiln_is_dense(int ndim, const int64_t *shape, const int64_t *stride)
+{
+    int64_t step = 1;
+    for (int d = 0; d < ndim; d++)
+        if (shape[d] == 0)
+            return true;
+    for (int d = ndim; d-- > 0;) {
+        if (shape[d] != 1 && stride[d] != step)
+            return false;
+        step *= shape[d];
+    }
+    return true;
+}
+
+kiln_dtype kiln_dtype_of(const kiln_tensor *t)
+{
+    return t ? (kiln_dtype)t->dtype : KILN_DTYPES;
+}
+
+kiln_device kiln_device_of(const kiln_tensor *t)
+{
+    return t ? t->device : KILN_NO_DEVICE;
+}
+
+int kiln_ndim(const kiln_tensor *t)
+{
+    return t ? t->ndim : -1;
+}
+
+const int64_t *kiln_shape(const kiln_tensor *t)
+{
+    return t ? t->shape : NULL;
+}
+
+const int64_t *kiln_strides(const kiln_tensor *t)
+{
+    return t ? t->stride : NULL;
+}
+
+int64_t kiln_numel(const kiln_tensor *t)
+{
+    int64_t n = 1;
+    if (!t)
+        return -1;
+    for (int d = 0; d < t->ndim; d++)
+        n *= t->shape[d];
+    return n;
+}
+
+int64_t kiln_size(const kiln_tensor *t, int dim)
+{
+    if (!t)
+        return -1;
+    int d = dim < 0 ? dim + t->ndim : dim;
+    if (d < 0 || d >= t->ndim) {
+        kiln_fail(KILN_E_ARGUMENT, "size", "dim %d is not in a tensor of %d dimensions", dim, t->ndim);
+        return -1;
+    }
+    return t->shape[d];
+}
+
+bool kiln_is_contiguous(const kiln_tensor *t)
+{
+    return t && kiln_is_dense(t->ndim, t->shape, t->stride);
+}
+
+kiln_tensor *kiln_set_name(kiln_tensor *t, const char *name)
+{
+    kiln_tensor_extra *e = t ? kiln_tensor_extras(t) : NULL;
+    if (!e)
+        return NULL;
+    snprintf(e->name, sizeof e->name, "%s", name ? name : "");
+    return t;
+}
+
+const char *kiln_get_name(const kiln_tensor *t)
+{
+    return t && t->extra ? t->extra->name : "";
+}
+
+const char *kiln_tensor_label(const kiln_tensor *t, const char *fallback)
+{
+    const char *name = kiln_get_name(t);
+    return *name ? name : fallback;
+}

@@ -1,0 +1,84 @@
+/* What a tensor handle holds. A handle is a window (shape, strides, offset) onto a storage; the storage has memory once
+ * its value was computed, and belongs to a value of the thread's trace before that. */
+#ifndef KILN_TENSOR_TENSOR_H
+#define KILN_TENSOR_TENSOR_H
+
+#include <stdatomic.h>
+#include "kiln/grad.h"
+
+/* An address on a device. The host may dereference it on the CPU device only. */
+typedef uint64_t kiln_address;
+
+typedef struct kiln_block { /* a piece of a device's memory */
+    kiln_address address;
+    size_t bytes; /* what counts as in use: the size asked for, rounded up */
+    size_t size;  /* what the device gave; at least bytes */
+} kiln_block;
+
+/* What plans list memory under. */
+typedef enum kiln_role {
+    KILN_ROLE_DATA, /* batches and other tensors */
+    KILN_ROLE_PARAMETER,
+    KILN_ROLE_GRADIENT,
+    KILN_ROLE_OPTIMIZER,
+    KILN_ROLE_ACTIVATION,
+    KILN_ROLE_WORKSPACE,
+    KILN_ROLES
+} kiln_role;
+
+typedef struct kiln_storage {
+    atomic_int refs;
+    int32_t trace_refs;      /* how many of refs the trace holds while the value is pending */
+    kiln_device device;
+    uint32_t version;        /* counts assignments recorded into it, so that other windows notice */
+    uint32_t memory_version; /* the version that its memory holds */
+    bool has_memory;         /* false while the value is pending */
+    int8_t role;             /* kiln_role */
+    size_t bytes;
+    kiln_address address; /* of the memory, where has_memory; the next one in a list of recycled storages */
+    kiln_block block;
+} kiln_storage;
+
+typedef struct kiln_tensor_extra { /* what few tensors have: parameters, named and hooked ones */
+    kiln_tensor *grad;
+    kiln_hook hook;
+    void *hook_context;
+    char name[96];
+} kiln_tensor_extra;
+
+struct kiln_tensor {
+    atomic_int refs;
+    uint8_t dtype, ndim;
+    bool requires_grad; /* wants a gradient, or was computed from one that does */
+    bool leaf;          /* no operation made it: a gradient ends here */
+    kiln_device device;
+    int32_t scope;      /* depth of the scope that owns it, 0: none */
+    int32_t value;      /* its value in the trace of `epoch` */
+    uint32_t version;   /* the storage's version that value stands for */
+    uint64_t epoch;     /* which trace of which thread; epochs are never reused */
+    kiln_storage *storage;
+    kiln_tensor_extra *extra;
+    int64_t shape[KILN_MAX_DIMS];
+    int64_t stride[KILN_MAX_DIMS]; /* in elements */
+    int64_t offset;                /* in elements */
+};
+
+/* A new handle with one reference, in the current scope. Takes over the caller's reference to the storage (also when it
+ * fails). */
+kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim, const int64_t *shape,
+                              const int64_t *stride, int64_t offset);
+kiln_tensor *kiln_tensor_ref(kiln_tensor *t);
+kiln_tensor_extra *kiln_tensor_extras(kiln_tensor *t); /* made on first use; NULL with an error */
+
+kiln_storage *kiln_storage_new(kiln_device device, size_t bytes); /* pending; one reference */
+void kiln_storage_ref(kiln_storage *s);
+void kiln_storage_unref(kiln_storage *s);
+
+/* Geometry helpers. */
+void kiln_dense_strides(int ndim, const int64_t *shape, int64_t *stride);
+bool kiln_is_dense(int ndim, const int64_t *shape, const int64_t *stride);
+
+/* "net.0.weight" or "operand 2 of matmul": how messages call a tensor. Rotating per-thread buffers. */
+const char *kiln_tensor_label(const kiln_tensor *t, const char *fallback);
+
+#endif

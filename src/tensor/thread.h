@@ -1,0 +1,38 @@
+/* What each thread has of its own: open scopes, recycled handles, the default device. Freed when the thread ends. */
+#ifndef KILN_TENSOR_THREAD_H
+#define KILN_TENSOR_THREAD_H
+
+#include "tensor/tensor.h"
+
+typedef struct kiln_scope_frame {
+    int64_t first; /* where its tensors start in `owned` */
+    uint64_t failures; /* errors this thread had raised when it began */
+    bool step;
+} kiln_scope_frame;
+
+struct kiln_trace;
+
+typedef struct kiln_thread {
+    kiln_tensor **owned; /* tensors of all open scopes, innermost last; NULL where one was kept or released */
+    int64_t nowned, owned_capacity;
+    kiln_scope_frame *frames;
+    int64_t nframes, frames_capacity;
+    int steps; /* open frames that are steps */
+    kiln_device default_device;
+    bool grad_enabled;
+    kiln_tensor *free_tensors;   /* recycled handles, linked through `extra` */
+    kiln_storage *free_storages; /* recycled storages, linked through `address` */
+    struct kiln_trace *trace;
+    void (*trace_free)(struct kiln_trace *trace); /* set with `trace`, so that this layer need not know it */
+} kiln_thread;
+
+/* The calling thread's state, made on first use; NULL with an error when memory runs out. Asked for by every recorded
+ * operation: the pointer is reached without a call. */
+extern _Thread_local kiln_thread *kiln_thread_current __attribute__((tls_model("initial-exec")));
+kiln_thread *kiln_thread_make(void);
+static inline kiln_thread *kiln_thread_state(void)
+{
+    return kiln_thread_current ? kiln_thread_current : kiln_thread_make();
+}
+
+#endif

@@ -1,0 +1,250 @@
+/* Assignment and moving between devices: the operations that know about storages. */
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "ops/helpers.h"
+#include "ops/pointwise.h"
+#include "tensor/memory.h"
+#include "trace/trace.h"
+
+extern const kiln_op kiln_op_assign, kiln_op_to_device, kiln_op_as_strided_put;
+
+/* ---- Records ---------------------------------------------------------------------------------------------------------- */
+
+static bool infer_same(kiln_call *c)
+{
+    kiln_desc_like(&c->out[0], c->in[0]);
+    return true;
+}
+
+static bool grad_same(kiln_grad_call *g)
+{
+    g->gin[0] = g->gout[0];
+    return true;
+}
+
+/* The value that a storage holds from now on: a copy of the source, bound to that storage. */
+const kiln_op kiln_op_assign = {.name = "assign",
+                                .cls = KILN_CLASS_POINTWISE,
+                                .pointwise = KILN_PW_copy,
+                                .dtypes = KILN_T_ALL,
+                                .min_in = 1,
+                                .max_in = 1,
+                                .infer = infer_same,
+                                .grad = grad_same,
+                                .cases = KILN_CASES{"x[2,3]", "x[]", "x[0]", NULL}};
+
+static bool grad_to_device(kiln_grad_call *g)
+{
+    g->gin[0] = kiln_to(g->gout[0], g->in[0]->device);
+    return g->gin[0] != NULL;
+}
+
+const kiln_op kiln_op_to_device = {.name = "to",
+                                   .attrs = "device",
+                                   .cls = KILN_CLASS_TRANSFER,
+                                   .dtypes = KILN_T_ALL,
+                                   .min_in = 1,
+                                   .max_in = 1,
+                                   .infer = infer_same,
+                                   .grad = grad_to_device};
+
+/* f(base, x) = base with x written at the places of a strided window: ints are the window's strides and offset. */
+static bool infer_put(kiln_call *c)
+{
+    if (!kiln_check_same_dtype(c, 0, 1) ||
+        !kiln_check_attr(c, c->attrs.nints == c->in[1]->ndim + 1, "strides and offset do not fit the operand"))
+        return false;
+    int64_t low = c->attrs.i[c->in[1]->ndim], high = low;
+    for (int d = 0; d < c->in[1]->ndim; d++) {
+        int64_t reach = (c->in[1]->shape[d] - 1) * c->attrs.i[d];
+        *(reach < 0 ? &low : &high) += reach;
+    }
+    bool inside = kiln_numel(c->in[1]) == 0 || (low >= 0 && high < kiln_numel(c->in[0]));
+    kiln_desc_like(&c->out[0], c->in[0]);
+    return kiln_check_attr(c, inside, "the window reaches outside the base %s",
+                           kiln_shape_text(c->in[0]->ndim, c->in[0]->shape));
+}
+
+static bool grad_put(kiln_grad_call *g)
+{
+    kiln_tensor *x = g->in[1], *go = kiln_contiguous(g->gout[0]);
+    const int64_t *stride = g->attrs->i;
+    if (g->need[0]) {
+        kiln_tensor *zero = kiln_zeros_like(x);
+        kiln_attrs a = *g->attrs;
+        g->gin[0] = zero ? kiln_op_one(&kiln_op_as_strided_put, KILN_IN(go, zero), &a) : NULL;
+    }
+    if (g->need[1])
+        g->gin[1] = kiln_as_strided(go, x->ndim, x->shape, stride, stride[x->ndim]);
+    return (!g->need[0] || g->gin[0]) && (!g->need[1] || g->gin[1]);
+}
+
+const kiln_op kiln_op_as_strided_put = {
+    .name = "as_strided_put",
+    .attrs = "stride... offset",
+    .cls = KILN_CLASS_INDEX,
+    .dtypes = KILN_T_ALL,
+    .min_in = 2,
+    .max_in = 2,
+    .infer = infer_put,
+    .grad = grad_put,
+    .cases = KILN_CASES{"x[4,5] x[2,3] | 10 2 1", "x[6] x[3] | -2 5", "x[3,3] x[3] | 4 0", "x[4] x[0] | 1 0", NULL}};
+
+const kiln_op *const kiln_ops_move[] = {&kiln_op_assign, &kiln_op_to_device, &kiln_op_as_strided_put, NULL};
+
+/* ---- Assignment --------------------------------------------------------------------------------------------------------- */
+
+/* The source in the destination's dtype and shape. */
+static kiln_tensor *fit_source(kiln_tensor *destination, kiln_tensor *source)
+{
+    int ndim;
+    int64_t shape[KILN_MAX_DIMS];
+    if (!kiln_broadcast(destination->ndim, destination->shape, source->ndim, source->shape, &ndim, shape) ||
+        ndim != destination->ndim || memcmp(shape, destination->shape, (size_t)ndim * sizeof *shape) != 0)
+        return kiln_fail(KILN_E_SHAPE, "assign", "a source of shape %s does not fit a destination of shape %s",
+                         kiln_shape_text(source->ndim, source->shape),
+                         kiln_shape_text(destination->ndim, destination->shape));
+    source = kiln_cast(source, (kiln_dtype)destination->dtype);
+    return kiln_expand(source, ndim, shape);
+}
+
+/* True if t is the dense whole of its storage. */
+static bool is_whole(const kiln_tensor *t)
+{
+    return t->offset == 0 && kiln_is_contiguous(t) &&
+           (size_t)kiln_numel(t) * kiln_dtype_size((kiln_dtype)t->dtype) == t->storage->bytes;
+}
+
+/* The whole storage of t as a dense one-dimensional tensor. */
+static kiln_tensor *whole_of(kiln_trace *tr, kiln_tensor *t)
+{
+    int32_t value = kiln_trace_value(tr, t);
+    int64_t n = (int64_t)(t->storage->bytes / kiln_dtype_size((kiln_dtype)t->dtype));
+    if (value < 0)
+        return NULL;
+    const kiln_value *v = &tr->values[value];
+    if (v->base != value) /* a pending view: its base is dense */
+        return kiln_trace_handle(tr, v->base);
+    kiln_storage_ref(t->storage);
+    return kiln_tensor_make(t->storage, (kiln_dtype)t->dtype, 1, &n, NULL, 0);
+}
+
+static bool assign_checked(kiln_trace *tr, kiln_tensor *destination, kiln_tensor *source)
+{
+    kiln_call c = {.op = &kiln_op_assign, .nin = 1, .nout = 1, .in = &source};
+    kiln_tensor *operands[2], *out = NULL;
+    kiln_storage *s = destination->storage;
+    if (!is_whole(destination)) {
+        operands[0] = whole_of(tr, destination);
+        operands[1] = kiln_contiguous(source);
+        if (!operands[0] || !operands[1])
+            return false;
+        c = (kiln_call){.op = &kiln_op_as_strided_put, .nin = 2, .nout = 1, .in = operands};
+        memcpy(c.attrs.i, destination->stride, sizeof destination->stride);
+        c.attrs.i[destination->ndim] = destination->offset;
+        c.attrs.nints = destination->ndim + 1;
+    }
+    if (!c.op->infer(&c) || !kiln_map_reserve(&tr->written, 1))
+        return false;
+    s->version++;
+    if (!kiln_trace_record(tr, &c, destination->device, s, &out)) {
+        s->version--;
+        return false;
+    }
+    kiln_map_put(&tr->written, s, out->value);
+    kiln_release(out);
+    return !tr->eager || kiln_flush(tr, false);
+}
+
+bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
+{
+    kiln_trace *tr = destination && source ? kiln_trace_current() : NULL;
+    if (!tr)
+        return false;
+    kiln_thread *th = kiln_thread_state();
+    if (destination->device != source->device) {
+        kiln_fail(KILN_E_DEVICE, "assign", "the destination %s is on %s, but the source is on %s",
+                  kiln_tensor_label(destination, ""), kiln_device_name(destination->device),
+                  kiln_device_name(source->device));
+        return kiln_hint("kiln_to(source, kiln_device_of(destination)) first");
+    }
+    if (destination->leaf && destination->requires_grad && th->grad_enabled) {
+        kiln_fail(KILN_E_GRADIENT, "assign", "%s needs a gradient and cannot be changed in place while recording one",
+                  kiln_tensor_label(destination, "the tensor"));
+        return kiln_hint("put the assignment into kiln_no_grad { … }");
+    }
+    const kiln_storage *s = destination->storage;
+    if (!s->has_memory && s->trace_refs > 0 && destination->epoch != tr->epoch && kiln_map_get(&tr->written, s) < 0) {
+        kiln_fail(KILN_E_STATE, "assign", "%s is pending in another thread", kiln_tensor_label(destination, "the destination"));
+        return kiln_hint("call kiln_eval in the thread that wrote it before handing it over");
+    }
+    for (int d = 0; d < destination->ndim; d++)
+        if (destination->stride[d] == 0 && destination->shape[d] > 1)
+            return kiln_fail(KILN_E_SHAPE, "assign", "the destination is an expanded view: its elements share memory");
+    bool ok = false, grad = destination->requires_grad;
+    kiln_scope ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
+    if (!ok || destination->leaf)
+        return ok;
+    /* A computed tensor now needs a gradient if and only if what was assigned does. */
+    int32_t value = kiln_trace_value(tr, destination);
+    if (value < 0)
+        return false;
+    destination->requires_grad = tr->values[value].requires_grad;
+    tr->graph_handles += (int)destination->requires_grad - (int)grad;
+    return true;
+}
+
+/* ---- Moving ---------------------------------------------------------------------------------------------------------------- */
+
+/* The tensor's bytes through the host into fresh memory on `device`. The source must be dense and computed. */
+static bool copy_across(const kiln_tensor *t, kiln_storage *to)
+{
+    void *bounce = kiln_alloc(to->bytes, 1);
+    bool ok = bounce && kiln_memory_take(to->device, to->bytes, &to->block);
+    if (ok) {
+        uint64_t start = t->storage->address + (uint64_t)t->offset * kiln_dtype_size((kiln_dtype)t->dtype);
+        to->has_memory = true;
+        to->address = to->block.address;
+        ok = !to->bytes || (kiln_copy_out(t->device, bounce, start, to->bytes) &&
+                            kiln_copy_in(to->device, to->address, bounce, to->bytes));
+    }
+    kiln_free(bounce);
+    return ok;
+}
+
+/* A segment belongs to one device, so a move computes its operand first and happens at once. When a gradient is to flow
+ * back through it, it leaves a node of its own between two segments. */
+static kiln_tensor *move(kiln_trace *tr, kiln_tensor *t, kiln_device device)
+{
+    kiln_tensor *dense = kiln_contiguous(t), *out = NULL;
+    bool grad = kiln_needs_grad(t) && kiln_thread_state()->grad_enabled;
+    bool pending = dense && (!dense->storage->has_memory || dense->storage->version != dense->storage->memory_version);
+    if (!dense || ((pending || grad) && !kiln_flush(tr, false)))
+        return NULL;
+    if (!dense->storage->has_memory) {
+        kiln_fail(KILN_E_STATE, "to", "the tensor has no value: it is pending in another thread, or its step was discarded");
+        return kiln_hint("call kiln_eval in the thread that wrote it before handing it over");
+    }
+    kiln_storage *s = kiln_storage_new(device, (size_t)kiln_numel(t) * kiln_dtype_size((kiln_dtype)t->dtype));
+    if (!s || !copy_across(dense, s)) {
+        kiln_storage_unref(s);
+        return NULL;
+    }
+    if (!grad)
+        return kiln_tensor_make(s, (kiln_dtype)t->dtype, t->ndim, t->shape, NULL, 0);
+    kiln_call c = {.op = &kiln_op_to_device, .nin = 1, .nout = 1, .in = &dense, .attrs = {.nints = 1, .i = {device}}};
+    bool ok = infer_same(&c) && kiln_trace_record(tr, &c, device, s, &out);
+    kiln_storage_unref(s);
+    kiln_trace_next_segment(tr);
+    return ok ? out : NULL;
+}
+
+kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device)
+{
+    if (!t || t->device == device)
+        return t;
+    kiln_device_info info;
+    kiln_trace *tr = kiln_device_describe(device, &info) ? kiln_trace_current() : NULL;
+    return tr ? move(tr, t, device) : NULL;
+}

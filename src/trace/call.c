@@ -1,0 +1,171 @@
+/* Writing an operation: the checks every operation shares, then kernel, composition or conversion, then the record. */
+#include <string.h>
+#include "core/fail.h"
+#include "trace/trace.h"
+
+static const char *operand_label(const kiln_tensor *t, int i, char *buffer, size_t size)
+{
+    const char *name = kiln_get_name(t);
+    if (*name)
+        return name;
+    snprintf(buffer, size, "operand %d", i + 1);
+    return buffer;
+}
+
+/* All operands on one device; KILN_NO_DEVICE with an error that names both otherwise. */
+static kiln_device common_device(const kiln_call *c, kiln_device device)
+{
+    int first = -1;
+    for (int i = 0; i < c->nin; i++) {
+        if (!c->in[i])
+            continue;
+        if (first < 0) {
+            first = i;
+            device = c->in[i]->device;
+        } else if (c->in[i]->device != device) {
+            char a[24], b[24];
+            const char *la = operand_label(c->in[first], first, a, sizeof a);
+            const char *lb = operand_label(c->in[i], i, b, sizeof b);
+            kiln_fail(KILN_E_DEVICE, c->op->name, "%s %s is on %s, but %s %s is on %s", la,
+                      kiln_shape_text(c->in[first]->ndim, c->in[first]->shape), kiln_device_name(device), lb,
+                      kiln_shape_text(c->in[i]->ndim, c->in[i]->shape), kiln_device_name(c->in[i]->device));
+            kiln_hint("move one of them: kiln_to(%s, <the device of the other>)", lb);
+            return KILN_NO_DEVICE;
+        }
+    }
+    return device;
+}
+
+static bool check_dtypes(const kiln_call *c)
+{
+    /* Indices, conditions and lengths have types of their own: their shape rules check them. */
+    int last = c->op->cls == KILN_CLASS_POINTWISE && c->nin > 1 && c->in[0]->dtype == c->in[1]->dtype ? c->nin : 1;
+    for (int i = 0; i < last && i < c->nin; i++)
+        if (c->in[i] && !(c->op->dtypes >> c->in[i]->dtype & 1)) {
+            char label[24];
+            kiln_fail(KILN_E_DTYPE, c->op->name, "%s %s is %s, which %s does not take",
+                      operand_label(c->in[i], i, label, sizeof label), kiln_shape_text(c->in[i]->ndim, c->in[i]->shape),
+                      kiln_dtype_name((kiln_dtype)c->in[i]->dtype), c->op->name);
+            return kiln_hint("convert it with kiln_cast");
+        }
+    return true;
+}
+
+/* Sizes that no memory could hold are refused here, once for all operations. */
+static bool check_outputs(const kiln_call *c)
+{
+    for (int j = 0; j < c->nout; j++) {
+        const kiln_desc *d = &c->out[j];
+        int64_t n = d->ndim <= KILN_MAX_DIMS ? kiln_count(d->ndim, d->shape) : -1;
+        if (n < 0 || n > INT64_MAX / 16)
+            return kiln_fail(KILN_E_SHAPE, c->op->name, "the result's shape %s is not one a tensor can have",
+                             d->ndim <= KILN_MAX_DIMS ? kiln_shape_text(d->ndim, d->shape) : "(more than 8 dimensions)");
+    }
+    return true;
+}
+
+static bool needs_dense(kiln_class cls)
+{
+    return cls != KILN_CLASS_VIEW && cls != KILN_CLASS_POINTWISE && cls != KILN_CLASS_REDUCE &&
+           cls != KILN_CLASS_MATMUL && cls != KILN_CLASS_TRANSFER;
+}
+
+static bool is_half(const kiln_tensor *t)
+{
+    return t && (t->dtype == KILN_F16 || t->dtype == KILN_BF16);
+}
+
+/* A kernel that knows f32 only serves the 16-bit types by converting around it. */
+static bool call_through_f32(kiln_call *c, kiln_tensor **out)
+{
+    kiln_tensor *in[KILN_MAX_INPUTS];
+    kiln_dtype half = (kiln_dtype)c->in[0]->dtype;
+    for (int i = 0; i < c->nin; i++) {
+        in[i] = is_half(c->in[i]) ? kiln_cast(c->in[i], KILN_F32) : c->in[i];
+        if (c->in[i] && !in[i])
+            return false;
+    }
+    if (!kiln_op_call(c->op, in, c->nin, &c->attrs, out))
+        return false;
+    for (int j = 0; j < c->nout; j++)
+        if (out[j]->dtype == KILN_F32 && !(out[j] = kiln_cast(out[j], half)))
+            return false;
+    return true;
+}
+
+static bool record(kiln_call *c, kiln_device device, kiln_tensor **out)
+{
+    kiln_tensor *in[KILN_MAX_INPUTS];
+    if (needs_dense(c->op->cls)) {
+        for (int i = 0; i < c->nin; i++)
+            if (!(in[i] = c->in[i] ? kiln_contiguous(c->in[i]) : NULL) && c->in[i])
+                return false;
+        c->in = in;
+    }
+    kiln_trace *tr = kiln_trace_current();
+    if (!tr || !kiln_trace_record(tr, c, device, NULL, out))
+        return false;
+    return !tr->eager || c->op->cls == KILN_CLASS_VIEW || kiln_flush(tr, false);
+}
+
+static bool call_on(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs, kiln_device device,
+                    kiln_tensor **out)
+{
+    kiln_call c; /* mostly room for what few operations have: filled in, not cleared */
+    c.op = op;
+    c.nin = nin;
+    c.nout = op->nout ? op->nout : 1;
+    c.in = (kiln_tensor **)in;
+    c.attrs.nints = attrs->nints;
+    c.attrs.nfloats = attrs->nfloats;
+    memcpy(c.attrs.i, attrs->i, (size_t)attrs->nints * sizeof *attrs->i);
+    memcpy(c.attrs.f, attrs->f, (size_t)attrs->nfloats * sizeof *attrs->f);
+    device = common_device(&c, device);
+    if (device == KILN_NO_DEVICE || (nin && !check_dtypes(&c)))
+        return false;
+    if (op->infer && (!op->infer(&c) || !check_outputs(&c)))
+        return false;
+    if (op->cls == KILN_CLASS_COMPOSITE)
+        return op->compose(&c, out);
+    if (op->cls != KILN_CLASS_VIEW && op->cls != KILN_CLASS_POINTWISE) {
+        kiln_dtype dtype = nin && in[0] ? (kiln_dtype)in[0]->dtype : c.out[0].dtype;
+        if (!kiln_device_supports(device, op, dtype)) {
+            if (op->compose)
+                return op->compose(&c, out);
+            if (nin && is_half(in[0]) && kiln_device_supports(device, op, KILN_F32))
+                return call_through_f32(&c, out);
+            return kiln_fail(KILN_E_UNSUPPORTED, op->name, "%s has no kernel for %s in %s", kiln_device_name(device),
+                             op->name, kiln_dtype_name(dtype));
+        }
+    }
+    return record(&c, device, out);
+}
+
+bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs, kiln_tensor **out)
+{
+    for (int j = 0; j < (op->nout ? op->nout : 1); j++)
+        out[j] = NULL;
+    if (nin < op->min_in || nin > KILN_MAX_INPUTS || (op->max_in >= op->min_in && nin > op->max_in && op->max_in > 0))
+        return kiln_fail(KILN_E_ARGUMENT, op->name, "%d operands were given", nin);
+    for (int i = 0; i < op->min_in || (op->max_in < 0 && i < nin); i++)
+        if (!in[i]) { /* the error that made it NULL is kept already; without one, NULL itself is the mistake */
+            if (kiln_ok())
+                kiln_fail(KILN_E_ARGUMENT, op->name, "operand %d is NULL", i + 1);
+            return false;
+        }
+    return call_on(op, in, nin, attrs, KILN_NO_DEVICE, out);
+}
+
+kiln_tensor *kiln_op_one(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs)
+{
+    kiln_tensor *out[KILN_MAX_OUTPUTS];
+    return kiln_op_call(op, in, nin, attrs, out) ? out[0] : NULL;
+}
+
+kiln_tensor *kiln_op_create(const kiln_op *op, const kiln_attrs *attrs, kiln_device device)
+{
+    kiln_tensor *out[KILN_MAX_OUTPUTS];
+    if (device == KILN_NO_DEVICE)
+        return kiln_fail(KILN_E_DEVICE, op->name, "there is no device to make the tensor on");
+    return call_on(op, NULL, 0, attrs, device, out) ? out[0] : NULL;
+}

@@ -1,0 +1,410 @@
+/* Recording: values, imports, nodes and the code that identifies a segment. */
+#include "trace/trace.h"
+#include <stdlib.h>
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "tensor/scope.h"
+
+/* Epochs tell traces apart, also those of different threads. */
+static atomic_uint_fast64_t next_epoch = 1;
+
+static void trace_free(kiln_trace *tr)
+{
+    kiln_trace_clear(tr);
+    kiln_map_free(&tr->leaves);
+    kiln_map_free(&tr->slot_of);
+    kiln_map_free(&tr->written);
+    kiln_free(tr->values);
+    kiln_free(tr->nodes);
+    kiln_free(tr->operands);
+    kiln_free(tr->ints);
+    kiln_free(tr->floats);
+    kiln_free(tr->imports);
+    kiln_free(tr->slots);
+    kiln_free(tr->code);
+    kiln_free(tr->kept);
+    kiln_free(tr->commits);
+    kiln_free(tr->addresses);
+    kiln_free(tr->blocks);
+    kiln_free(tr);
+}
+
+kiln_trace *kiln_trace_current(void)
+{
+    kiln_thread *th = kiln_thread_state();
+    if (!th || th->trace)
+        return th ? th->trace : NULL;
+    kiln_trace *tr = kiln_alloc_zero(1, sizeof *tr);
+    if (!tr)
+        return NULL;
+    const char *eager = getenv("KILN_EAGER");
+    tr->eager = eager && *eager && strcmp(eager, "0") != 0;
+    tr->epoch = atomic_fetch_add(&next_epoch, 1);
+    tr->segment = 1;
+    tr->leaves.stamp = tr->slot_of.stamp = tr->written.stamp = 1;
+    th->trace = tr;
+    th->trace_free = trace_free;
+    return tr;
+}
+
+static void start_segment(kiln_trace *tr)
+{
+    tr->segment++;
+    tr->first_node = (int32_t)tr->nnodes;
+    tr->first_value = (int32_t)tr->nvalues;
+    tr->first_float = (int32_t)tr->nfloats;
+    tr->nimports = tr->nslots = tr->ncode = 0;
+    tr->hash = 0;
+    kiln_map_clear(&tr->slot_of);
+}
+
+void kiln_trace_clear(kiln_trace *tr)
+{
+    /* New epoch first: releasing leaves below may free handles, which then need not be looked up. */
+    tr->epoch = atomic_fetch_add(&next_epoch, 1);
+    for (int64_t i = 0; i < tr->nvalues; i++) {
+        kiln_value *v = &tr->values[i];
+        if (v->base == i && v->storage) {
+            if (!v->storage->has_memory) /* otherwise other threads may be using it: nothing is written to it */
+                v->storage->trace_refs--;
+            kiln_storage_unref(v->storage);
+        }
+        kiln_tensor_unref(v->leaf);
+    }
+    tr->nvalues = tr->nnodes = tr->noperands = tr->nints = tr->nfloats = 0;
+    tr->graph_handles = 0;
+    kiln_map_clear(&tr->leaves);
+    kiln_map_clear(&tr->written);
+    start_segment(tr);
+}
+
+void kiln_trace_discard(kiln_trace *tr)
+{
+    for (int64_t i = tr->first_value; i < tr->nvalues; i++) {
+        const kiln_value *v = &tr->values[i];
+        if (v->base == i && v->node >= 0 && v->storage->has_memory)
+            v->storage->version = v->storage->memory_version;
+    }
+    kiln_trace_clear(tr);
+}
+
+void kiln_trace_next_segment(kiln_trace *tr)
+{
+    start_segment(tr);
+    kiln_map_clear(&tr->written); /* memory now holds the newest values, so windows can be imported from it again */
+}
+
+/* ---- The code ------------------------------------------------------------------------------------------------------ */
+
+void kiln_trace_put(kiln_trace *tr, int64_t word)
+{
+    tr->code[tr->ncode++] = word;
+    tr->hash = kiln_mix(tr->hash, (uint64_t)word);
+}
+
+/* Leaves get value numbers too, when they are first met, so a value's own number may differ between equal segments (and
+ * be the same in different ones): node and output are what counts. */
+int64_t kiln_trace_number(const kiln_trace *tr, int32_t value)
+{
+    int32_t node = tr->values[value].node;
+    return (int64_t)(node - tr->first_node) * KILN_MAX_OUTPUTS + value - tr->nodes[node].out;
+}
+
+/* An operand of the segment: values made in it by node and output, imports as negative numbers. */
+static int64_t encode(const kiln_trace *tr, int32_t value)
+{
+    if (value < 0)
+        return INT64_MIN;
+    const kiln_value *v = &tr->values[value];
+    return v->import_segment == tr->segment ? -1 - (int64_t)v->import : kiln_trace_number(tr, value);
+}
+
+bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot)
+{
+    if (!KILN_GROW(tr->slots, tr->slots_capacity, tr->nslots + 1) || !kiln_map_reserve(&tr->slot_of, 1))
+        return false;
+    *slot = kiln_map_get(&tr->slot_of, s);
+    if (*slot < 0) {
+        *slot = (int32_t)tr->nslots++;
+        tr->slots[*slot] = s;
+        kiln_map_put(&tr->slot_of, s, *slot);
+    }
+    return true;
+}
+
+/* Makes a value from before the segment (or a leaf) readable in it. */
+static bool import_value(kiln_trace *tr, int32_t value)
+{
+    kiln_value *v = &tr->values[value];
+    if (v->import_segment == tr->segment || (v->node >= 0 && v->node >= tr->first_node))
+        return true;
+    kiln_storage *s = tr->values[v->base].storage;
+    if (!s->has_memory)
+        return kiln_fail(KILN_E_STATE, NULL, "a tensor is used whose value was never computed: its step was discarded");
+    if (v->version != s->memory_version) {
+        kiln_fail(KILN_E_STATE, NULL, "a value that is still needed (probably by a gradient) was overwritten in place");
+        return kiln_hint("assign after kiln_backward, or kiln_clone the value before assigning");
+    }
+    int32_t slot;
+    if (!KILN_GROW(tr->imports, tr->imports_capacity, tr->nimports + 1) || !kiln_trace_slot(tr, s, &slot) ||
+        !KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 6 + 2 * KILN_MAX_DIMS))
+        return false;
+    v->import = (int32_t)tr->nimports;
+    v->import_segment = tr->segment;
+    tr->imports[tr->nimports++] = value;
+    kiln_trace_put(tr, INT64_MIN + 1); /* no operation has this address */
+    kiln_trace_put(tr, (int64_t)slot << 32 | v->dtype << 16 | v->ndim << 8 | (uint8_t)s->role);
+    kiln_trace_put(tr, (int64_t)s->bytes);
+    kiln_trace_put(tr, s->device);
+    kiln_trace_put(tr, v->offset);
+    for (int d = 0; d < v->ndim; d++) {
+        kiln_trace_put(tr, v->shape[d]);
+        kiln_trace_put(tr, v->stride[d]);
+    }
+    return true;
+}
+
+/* ---- Values -------------------------------------------------------------------------------------------------------- */
+
+static kiln_value *new_value(kiln_trace *tr, int32_t node, kiln_storage *storage, int dtype, int ndim,
+                             const int64_t *shape, const int64_t *stride, int64_t offset)
+{
+    kiln_value *v = &tr->values[tr->nvalues];
+    v->node = node;
+    v->base = (int32_t)tr->nvalues++;
+    v->dtype = (uint8_t)dtype;
+    v->ndim = (uint8_t)ndim;
+    v->requires_grad = v->needed = false;
+    v->version = storage->version;
+    v->import = -1;
+    v->import_segment = 0;
+    v->storage = storage;
+    v->leaf = NULL;
+    v->offset = offset;
+    memcpy(v->shape, shape, (size_t)ndim * sizeof *shape);
+    memcpy(v->stride, stride, (size_t)ndim * sizeof *stride);
+    return v;
+}
+
+static int32_t leaf_value(kiln_trace *tr, kiln_tensor *t)
+{
+    if (!KILN_GROW(tr->values, tr->values_capacity, tr->nvalues + 1) || !kiln_map_reserve(&tr->leaves, 1))
+        return -1;
+    kiln_value *v = new_value(tr, -1, t->storage, t->dtype, t->ndim, t->shape, t->stride, t->offset);
+    v->version = t->storage->memory_version;
+    kiln_storage_ref(t->storage);
+    v->requires_grad = t->requires_grad && t->leaf;
+    v->leaf = kiln_tensor_ref(t); /* also keeps the address from being reused while the map knows it */
+    kiln_map_put(&tr->leaves, t, v->base);
+    return v->base;
+}
+
+/* A window with t's geometry onto the newest value of its storage. */
+static int32_t rewindow(kiln_trace *tr, kiln_tensor *t, int32_t base)
+{
+    extern const kiln_op kiln_op_as_strided;
+    kiln_call call = {.op = &kiln_op_as_strided, .nin = 1, .nout = 1};
+    kiln_tensor *handle = kiln_trace_handle(tr, base), *window = NULL;
+    if (!handle)
+        return -1;
+    call.in = &handle;
+    kiln_attrs *a = &call.attrs;
+    a->i[a->nints++] = t->ndim;
+    for (int d = 0; d < t->ndim; d++)
+        a->i[a->nints++] = t->shape[d];
+    for (int d = 0; d < t->ndim; d++)
+        a->i[a->nints++] = t->stride[d];
+    a->i[a->nints++] = t->offset;
+    kiln_desc_like(&call.out[0], t);
+    memcpy(call.out[0].stride, t->stride, sizeof t->stride);
+    call.out[0].offset = t->offset;
+    bool ok = kiln_trace_record(tr, &call, t->device, NULL, &window);
+    int32_t value = ok ? window->value : -1;
+    if (ok && t->leaf && t->requires_grad) { /* a parameter after its update: a leaf again */
+        tr->values[value].requires_grad = true;
+        tr->values[value].leaf = kiln_tensor_ref(t);
+    }
+    kiln_release(handle);
+    kiln_release(window);
+    return value;
+}
+
+int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t)
+{
+    kiln_storage *s = t->storage;
+    if (t->epoch == tr->epoch && t->version == s->version)
+        return t->value;
+    int32_t written = tr->written.count ? kiln_map_get(&tr->written, s) : -1;
+    if (written >= 0) {
+        int32_t value = rewindow(tr, t, written);
+        if (value >= 0) {
+            t->epoch = tr->epoch;
+            t->value = value;
+            t->version = s->version;
+        }
+        return value;
+    }
+    if (!s->has_memory) {
+        kiln_fail(KILN_E_STATE, NULL, "the tensor has no value: it is pending in another thread, or its step was discarded");
+        kiln_hint("call kiln_eval in the thread that wrote it before handing it over");
+        return -1;
+    }
+    int32_t value = kiln_map_get(&tr->leaves, t);
+    if (value >= 0 && tr->values[value].version == s->memory_version &&
+        tr->values[value].requires_grad == (t->requires_grad && t->leaf))
+        return value;
+    return leaf_value(tr, t);
+}
+
+kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value)
+{
+    const kiln_value *v = &tr->values[value];
+    kiln_storage *s = tr->values[v->base].storage;
+    kiln_storage_ref(s);
+    kiln_tensor *t = kiln_tensor_make(s, (kiln_dtype)v->dtype, v->ndim, v->shape, v->stride, v->offset);
+    if (!t)
+        return NULL;
+    t->epoch = tr->epoch;
+    t->value = value;
+    t->version = s->version; /* the handle means this value, also if the storage was assigned to since */
+    t->leaf = false;
+    t->requires_grad = tr->values[value].requires_grad;
+    tr->graph_handles += t->requires_grad;
+    return t;
+}
+
+void kiln_trace_forget(const kiln_tensor *t)
+{
+    kiln_thread *th = kiln_thread_state();
+    if (th && th->trace && t->requires_grad && !t->leaf && t->epoch == th->trace->epoch)
+        th->trace->graph_handles--;
+}
+
+/* ---- Nodes --------------------------------------------------------------------------------------------------------- */
+
+static bool make_room(kiln_trace *tr, const kiln_call *c)
+{
+    return KILN_GROW(tr->nodes, tr->nodes_capacity, tr->nnodes + 1) &&
+           KILN_GROW(tr->values, tr->values_capacity, tr->nvalues + c->nout) &&
+           KILN_GROW(tr->operands, tr->operands_capacity, tr->noperands + c->nin) &&
+           KILN_GROW(tr->ints, tr->ints_capacity, tr->nints + c->attrs.nints) &&
+           KILN_GROW(tr->floats, tr->floats_capacity, tr->nfloats + c->attrs.nfloats) &&
+           KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 4 + c->nin + c->attrs.nints + KILN_MAX_DIMS);
+}
+
+static void put_node(kiln_trace *tr, const kiln_call *c, const int32_t *in)
+{
+    kiln_trace_put(tr, (int64_t)(intptr_t)c->op);
+    kiln_trace_put(tr, (int64_t)c->nin << 32 | c->attrs.nints << 16 | c->attrs.nfloats);
+    for (int i = 0; i < c->nin; i++)
+        kiln_trace_put(tr, encode(tr, in[i]));
+    for (int i = 0; i < c->attrs.nints; i++)
+        kiln_trace_put(tr, c->attrs.i[i]);
+}
+
+static kiln_storage *output_storage(const kiln_desc *d, kiln_device device)
+{
+    int64_t n = 1;
+    for (int i = 0; i < d->ndim; i++)
+        n *= d->shape[i];
+    return kiln_storage_new(device, (size_t)n * kiln_dtype_size(d->dtype));
+}
+
+/* A result that lives in `bind`: its window must be the dense whole of that storage. */
+static bool add_output(kiln_trace *tr, const kiln_call *c, int j, int32_t node, bool grad, kiln_device device,
+                       kiln_storage *bind, kiln_tensor **out)
+{
+    const kiln_desc *d = &c->out[j];
+    bool view = c->op->cls == KILN_CLASS_VIEW;
+    int32_t base = view ? tr->values[tr->operands[tr->nodes[node].in]].base : -1;
+    kiln_storage *s = view ? tr->values[base].storage : bind ? bind : output_storage(d, device);
+    if (!s)
+        return false;
+    int64_t dense[KILN_MAX_DIMS];
+    if (!view)
+        kiln_dense_strides(d->ndim, d->shape, dense);
+    kiln_value *v = new_value(tr, node, s, d->dtype, d->ndim, d->shape, view ? d->stride : dense, view ? d->offset : 0);
+    v->requires_grad = grad && kiln_dtype_is_float(d->dtype);
+    if (view) {
+        v->base = base;
+        v->version = tr->values[base].version;
+    } else {
+        s->trace_refs += !s->has_memory;
+        if (bind)
+            kiln_storage_ref(s);
+    }
+    out[j] = kiln_trace_handle(tr, (int32_t)tr->nvalues - 1);
+    return out[j] != NULL;
+}
+
+bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, kiln_storage *bind, kiln_tensor **out)
+{
+    int32_t in[KILN_MAX_INPUTS];
+    bool grad = false;
+    if (tr->device != device && tr->nnodes > tr->first_node && !kiln_flush(tr, false))
+        return false;
+    tr->device = device;
+    for (int i = 0; i < c->nin; i++) {
+        in[i] = c->in[i] ? kiln_trace_value(tr, c->in[i]) : -1;
+        if (c->in[i] && (in[i] < 0 || !import_value(tr, in[i])))
+            return false;
+        grad |= c->in[i] && tr->values[in[i]].requires_grad;
+    }
+    if (!make_room(tr, c))
+        return false;
+    kiln_thread *th = kiln_thread_state();
+    kiln_node *n = &tr->nodes[tr->nnodes];
+    *n = (kiln_node){.op = c->op,
+                     .in = (int32_t)tr->noperands,
+                     .nin = c->nin,
+                     .out = (int32_t)tr->nvalues,
+                     .nout = c->nout,
+                     .ints = (int32_t)tr->nints,
+                     .nints = c->attrs.nints,
+                     .floats = (int32_t)tr->nfloats,
+                     .nfloats = c->attrs.nfloats,
+                     .requires_grad = grad && th->grad_enabled && c->op->grad};
+    memcpy(tr->operands + tr->noperands, in, (size_t)c->nin * sizeof *in);
+    memcpy(tr->ints + tr->nints, c->attrs.i, (size_t)c->attrs.nints * sizeof *tr->ints);
+    memcpy(tr->floats + tr->nfloats, c->attrs.f, (size_t)c->attrs.nfloats * sizeof *tr->floats);
+    int64_t values = tr->nvalues;
+    for (int j = 0; j < c->nout; j++)
+        if (!add_output(tr, c, j, (int32_t)tr->nnodes, n->requires_grad, device, bind, out)) {
+            for (int k = 0; k < j; k++)
+                kiln_release(out[k]);
+            for (int64_t k = values; k < tr->nvalues; k++) /* take back what was added */
+                if (tr->values[k].base == k) {
+                    tr->values[k].storage->trace_refs -= !tr->values[k].storage->has_memory;
+                    kiln_storage_unref(tr->values[k].storage);
+                }
+            tr->nvalues = values;
+            return false;
+        }
+    put_node(tr, c, in);
+    tr->nnodes++;
+    tr->noperands += c->nin;
+    tr->nints += c->attrs.nints;
+    tr->nfloats += c->attrs.nfloats;
+    return true;
+}
+
+/* Many nodes that nothing will ever read may pile up where only scopes end: run them off at some point. */
+enum { SEGMENT_LIMIT = 20000 };
+
+void kiln_trace_scope_end(bool step, bool failed)
+{
+    kiln_thread *th = kiln_thread_state();
+    kiln_trace *tr = th ? th->trace : NULL;
+    if (!tr || tr->busy)
+        return;
+    bool outermost = step ? th->steps == 0 : th->nframes == 0;
+    if (step && failed)
+        kiln_trace_discard(tr); /* a step that could not be written in full is not run in part */
+    else if (step)
+        kiln_flush(tr, outermost);
+    else if (outermost && tr->nnodes - tr->first_node > SEGMENT_LIMIT)
+        kiln_flush(tr, false);
+    if (outermost && tr->nnodes == tr->first_node && (step || tr->graph_handles == 0) && tr->nvalues)
+        kiln_trace_clear(tr);
+}

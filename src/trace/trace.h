@@ -1,0 +1,118 @@
+/* The trace: what a thread has written and not forgotten. Nodes are appended in the order they were written, each
+ * producing values; a value is never changed (an assignment makes a new value of the same storage), so old values stay
+ * readable for gradients. Nodes that ran already stay as long as a gradient may need them; those since `first_node` are
+ * pending: the segment that the next flush plans and runs.
+ *
+ * While a node is recorded, its canonical form is appended to `code` and hashed: two segments with equal code are the
+ * same step and share a plan. Values from before the segment enter it as imports (windows onto slots), numbered by first
+ * use, so that nothing in the code depends on addresses. Floats are kept apart: they may differ between replays. */
+#ifndef KILN_TRACE_TRACE_H
+#define KILN_TRACE_TRACE_H
+
+#include "core/hash.h"
+#include "ops/op.h"
+#include "tensor/thread.h"
+
+typedef struct kiln_value {
+    int32_t node;           /* what made it; -1: it came from outside (a leaf) */
+    int32_t base;           /* the value whose storage this is a window of; itself when it is no view */
+    uint8_t dtype, ndim;
+    bool requires_grad;
+    bool needed;            /* scratch for flush: must have memory afterwards */
+    uint32_t version;       /* of the storage, when the value was made */
+    int32_t import;         /* its number among the imports of segment `import_segment` */
+    uint32_t import_segment;
+    kiln_storage *storage;  /* a reference, held by base values only */
+    kiln_tensor *leaf;      /* where its gradient goes; holds a reference */
+    int64_t shape[KILN_MAX_DIMS], stride[KILN_MAX_DIMS], offset;
+} kiln_value;
+
+typedef struct kiln_node {
+    const kiln_op *op;
+    int32_t in, nin;         /* its operands: trace->operands[in …], value numbers, -1 where absent */
+    int32_t out, nout;       /* its results: values out … out+nout-1 */
+    int32_t ints, nints;     /* trace->ints[ints …] */
+    int32_t floats, nfloats; /* trace->floats[floats …] */
+    bool requires_grad;
+} kiln_node;
+
+typedef struct kiln_trace {
+    uint64_t epoch;
+    uint32_t segment; /* counts flushes */
+    kiln_value *values;
+    int64_t nvalues, values_capacity;
+    kiln_node *nodes;
+    int64_t nnodes, nodes_capacity;
+    int32_t *operands;
+    int64_t noperands, operands_capacity;
+    int64_t *ints;
+    int64_t nints, ints_capacity;
+    double *floats;
+    int64_t nfloats, floats_capacity;
+
+    /* The pending segment. It belongs to one device: a node for another one flushes it first. */
+    kiln_device device;
+    int32_t first_node, first_value, first_float;
+    int32_t *imports; /* value numbers */
+    int64_t nimports, imports_capacity;
+    kiln_storage **slots; /* distinct storages behind the imports; no references: the values hold them */
+    int64_t nslots, slots_capacity;
+    int64_t *code;
+    int64_t ncode, code_capacity;
+    uint64_t hash;
+    int32_t *kept; /* filled by a flush: base values that get memory of their own, in order */
+    int64_t nkept, kept_capacity;
+    int32_t *commits; /* likewise: values that are written to storage that has memory */
+    int64_t ncommits, commits_capacity;
+    kiln_address *addresses; /* of slots and outputs, for the run */
+    int64_t naddresses, addresses_capacity;
+    kiln_block *blocks; /* memory of the outputs, for the run */
+    int64_t nblocks, blocks_capacity;
+
+    kiln_map leaves;      /* leaf tensor → value */
+    kiln_map slot_of;     /* storage → slot of this segment */
+    kiln_map written;     /* storage that was assigned to → its newest base value */
+    int64_t graph_handles; /* live handles whose values need gradients */
+    bool eager;            /* KILN_EAGER=1: flush after each node */
+    bool busy;             /* inside a flush */
+} kiln_trace;
+
+/* The calling thread's trace; NULL with an error when memory runs out. */
+kiln_trace *kiln_trace_current(void);
+
+/* The value a handle stands for now, recording a window or a leaf where needed; -1 with an error. */
+int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t);
+
+/* A handle for a value, as it was when the value was made. */
+kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value);
+
+/* Appends a checked call. out[j] receives handles. `bind`: the storage the (single) output lives in, or NULL for new. */
+bool kiln_trace_record(kiln_trace *tr, const kiln_call *call, kiln_device device, kiln_storage *bind, kiln_tensor **out);
+
+/* Appends a word to the segment's code; there must be room. */
+void kiln_trace_put(kiln_trace *tr, int64_t word);
+
+/* The number of a value made in the segment, as the code knows it. */
+int64_t kiln_trace_number(const kiln_trace *tr, int32_t value);
+
+/* Makes the storage a slot of the segment; false with an error. */
+bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot);
+
+/* Starts the next segment: all nodes so far have run. */
+void kiln_trace_next_segment(kiln_trace *tr);
+
+/* Forgets everything: values of live handles must have memory. */
+void kiln_trace_clear(kiln_trace *tr);
+
+/* Forgets everything, and what is pending has never happened: storages are at the version their memory holds. */
+void kiln_trace_discard(kiln_trace *tr);
+
+/* Plans and runs the pending segment. `final`: nothing will be differentiated afterwards, so only what live handles can
+ * see is kept. On failure the segment is discarded, nothing was changed, and false is returned with an error.
+ * Implemented by the planner. */
+bool kiln_flush(kiln_trace *tr, bool final);
+
+/* True if the operation has a kernel for this dtype on the device (implemented by the device layer). */
+bool kiln_device_supports(kiln_device device, const kiln_op *op, kiln_dtype dtype);
+
+#endif

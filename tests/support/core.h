@@ -1,0 +1,155 @@
+/* What the tests of the core share: small tensors in and out, errors that are expected, and a main that runs a file's
+ * tests on every device of KILN_TEST_DEVICES (by default the CPU and sim:0 where the plugin is there). The device under
+ * test is the default device while a test runs; after each test all device memory must have been given back. */
+#ifndef KILN_TEST_CORE_H
+#define KILN_TEST_CORE_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "kiln.h"
+
+/* Scopes nested in one function each declare a variable of the same name. */
+#pragma GCC diagnostic ignored "-Wshadow"
+
+enum { CORE_MAX = 4096 }; /* elements core_f32 and core_f64 can read */
+
+/* KILN_EAGER=1: what is about kernels, plans and replays does not apply. */
+static inline bool core_eager(void)
+{
+    const char *eager = getenv("KILN_EAGER");
+    return eager && *eager && strcmp(eager, "0") != 0;
+}
+
+#define skip_if_eager()                                                                                                \
+    do {                                                                                                               \
+        if (core_eager())                                                                                              \
+            skip();                                                                                                    \
+    } while (0)
+
+/* A tensor of the default device filled with a fixed sequence of numbers between -1 and 1 that `seed` chooses. */
+static inline kiln_tensor *core_data(int seed, int ndim, const int64_t *shape)
+{
+    static float data[1 << 20];
+    int64_t n = 1;
+    for (int d = 0; d < ndim; d++)
+        n *= shape[d];
+    assert_true(n <= (int64_t)(sizeof data / sizeof *data));
+    uint32_t x = 2654435761u * (uint32_t)(seed + 1);
+    for (int64_t i = 0; i < n; i++) {
+        x = x * 1664525u + 1013904223u;
+        data[i] = (float)(int32_t)x / 2147483648.0f;
+    }
+    return kiln_tensor_new(data, KILN_F32, ndim, shape, kiln_default_device());
+}
+
+/* All elements of an f32 tensor in one of a few rotating buffers. */
+static inline const float *core_f32(kiln_tensor *t)
+{
+    static float buffers[8][CORE_MAX];
+    static int turn;
+    float *out = buffers[turn++ % 8];
+    if (!t || kiln_numel(t) > CORE_MAX || !kiln_read(t, out, (size_t)kiln_numel(t) * sizeof *out))
+        fail_msg("cannot be read: %s", kiln_last_error()->message);
+    return out;
+}
+
+/* Compares an f32 tensor with numbers, to the bit. */
+#define assert_f32(t, ...)                                                                                             \
+    core_assert_f32(t, (const float[]){__VA_ARGS__}, sizeof((const float[]){__VA_ARGS__}) / sizeof(float), #t,         \
+                    __FILE__, __LINE__)
+static inline void core_assert_f32(kiln_tensor *t, const float *want, size_t n, const char *what, const char *file,
+                                   int line)
+{
+    const float *got = core_f32(t);
+    if (kiln_numel(t) != (int64_t)n) {
+        print_error("%s has %lld elements instead of %zu\n", what, (long long)kiln_numel(t), n);
+        _fail(file, line);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!(got[i] == want[i] || (isnan(got[i]) && isnan(want[i])))) {
+            print_error("%s[%zu] is %.9g instead of %.9g\n", what, i, got[i], want[i]);
+            _fail(file, line);
+        }
+}
+
+/* Compares a number with another to a relative tolerance. */
+#define assert_near(a, b, tolerance)                                                                                   \
+    do {                                                                                                               \
+        double near_a_ = (a), near_b_ = (b);                                                                           \
+        if (!(fabs(near_a_ - near_b_) <= (tolerance) * (1 + fabs(near_b_))))                                           \
+            fail_msg("%s is %.17g instead of %.17g", #a, near_a_, near_b_);                                            \
+    } while (0)
+
+/* The pending error must have this code and mention the words; it is cleared. */
+static inline void core_expect(kiln_code code, const char *operation, const char *word, const char *file, int line)
+{
+    kiln_error e = *kiln_last_error();
+    kiln_error_clear();
+    if (e.code == code && (!operation || !strcmp(e.operation, operation)) && e.message[0] &&
+        (!word || strstr(e.message, word)))
+        return;
+    print_error("expected: %s in %s (%s); got: %s in %s: %s\n", kiln_code_name(code), operation ? operation : "*",
+                word ? word : "", kiln_code_name(e.code), e.operation, e.message);
+    _fail(file, line);
+}
+#define expect_error(code, operation, word) core_expect(code, operation, word, __FILE__, __LINE__)
+
+/* ---- Running ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t core_in_use;
+
+static inline uint64_t core_memory(void)
+{
+    kiln_memory_stats stats = {0};
+    assert_true(kiln_memory_get_stats(kiln_default_device(), &stats));
+    return stats.in_use;
+}
+
+static inline int core_before(void **state)
+{
+    (void)state;
+    kiln_error_clear();
+    core_in_use = core_memory();
+    return 0;
+}
+
+static inline int core_after(void **state)
+{
+    (void)state;
+    kiln_scope_leave(&(kiln_scope_mark){.depth = 1}); /* a test that failed has jumped out of its scopes */
+    int bad = !kiln_ok();
+    kiln_report(stderr);
+    kiln_error_clear();
+    uint64_t now = core_memory();
+    if (now != core_in_use)
+        print_error("%llu bytes in use before the test, %llu after it\n", (unsigned long long)core_in_use,
+                    (unsigned long long)now);
+    return bad || now != core_in_use;
+}
+
+#define core_test(f) cmocka_unit_test_setup_teardown(f, core_before, core_after)
+
+#define CORE_MAIN(tests) core_main(tests, sizeof(tests) / sizeof *(tests))
+static inline int core_main(const struct CMUnitTest *tests, size_t n)
+{
+    const char *wanted = getenv("KILN_TEST_DEVICES");
+    char names[256];
+    int failed = 0;
+    snprintf(names, sizeof names, "%s", wanted ? wanted : kiln_device_count("sim", NULL, 0) > 0 ? "cpu,sim:0" : "cpu");
+    for (char *rest = names, *name; (name = strtok_r(rest, ",", &rest));) {
+        kiln_device device = kiln_device_parse(name);
+        if (device == KILN_NO_DEVICE || !kiln_set_default_device(device))
+            return kiln_report(stderr);
+        failed += _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+    }
+    return failed != 0;
+}
+
+#endif

@@ -1,0 +1,258 @@
+/* Softmax, normalisation, embedding and attention. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "support/ref.h"
+
+/* ---- Rows
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void softmax_along(ref_call *c, bool logarithm)
+{
+    const ref_tensor *x = c->in[0];
+    ref_tensor *out = ref_out_like(c, 0, x);
+    ref_split s = ref_split_at(x, ref_dim(REF_INT(c, 0), x->ndim));
+    for (int64_t o = 0; o < s.before; o++)
+        for (int64_t n = 0; n < s.after; n++) {
+            double largest = -INFINITY, sum = 0;
+            for (int64_t i = 0; i < s.at; i++)
+                largest = fmax(largest, x->data[(o * s.at + i) * s.after + n]);
+            for (int64_t i = 0; i < s.at; i++)
+                sum += exp(x->data[(o * s.at + i) * s.after + n] - largest);
+            for (int64_t i = 0; i < s.at; i++) {
+                int64_t at = (o * s.at + i) * s.after + n;
+                double d = x->data[at] - largest;
+                out->data[at] = logarithm ? d - log(sum) : exp(d) / sum;
+                out->size[at] = logarithm ? fabs(d) + log(sum) + fabs(largest) : out->data[at] * (1 + fabs(d));
+            }
+        }
+}
+
+static void run_softmax(ref_call *c)
+{
+    softmax_along(c, false);
+}
+
+static void run_log_softmax(ref_call *c)
+{
+    softmax_along(c, true);
+}
+
+/* Mean and 1/sqrt(variance + eps) of n numbers that lie `step` apart in runs: the caller gives their places. */
+typedef struct moments {
+    double mean, variance, largest;
+} moments;
+
+static moments moments_of(const double *v, int64_t n)
+{
+    moments m = {0};
+    for (int64_t i = 0; i < n; i++) {
+        m.mean += v[i] / (double)n;
+        m.largest = fmax(m.largest, fabs(v[i]));
+    }
+    for (int64_t i = 0; i < n; i++)
+        m.variance += (v[i] - m.mean) * (v[i] - m.mean) / (double)n;
+    return m;
+}
+
+static void run_normalize_rows(ref_call *c)
+{
+    const ref_tensor *x = c->in[0];
+    int n = (int)REF_INT(c, 0), lead = x->ndim - n;
+    int64_t row = ref_count(n, x->shape + lead), rows = ref_count(lead, x->shape);
+    ref_tensor *y = ref_out_like(c, 0, x), *mean = ref_out(c, 1, x->dtype, lead, x->shape),
+               *rstd = ref_out(c, 2, x->dtype, lead, x->shape);
+    for (int64_t r = 0; r < rows; r++) {
+        moments m = moments_of(x->data + r * row, row);
+        mean->data[r] = m.mean;
+        mean->size[r] = m.largest;
+        rstd->data[r] = 1 / sqrt(m.variance + REF_FLOAT(c, 0));
+        for (int64_t i = 0; i < row; i++) {
+            y->data[r * row + i] = (x->data[r * row + i] - m.mean) * rstd->data[r];
+            y->size[r * row + i] = (fabs(x->data[r * row + i]) + m.largest) * rstd->data[r];
+        }
+    }
+}
+
+/* y·weight + bias where they are there; the element of weight that belongs to place i is i / inner % count. */
+static void scale_and_shift(ref_tensor *y, const ref_tensor *weight, const ref_tensor *bias, int64_t inner)
+{
+    for (int64_t i = 0; i < y->count; i++) {
+        if (weight) {
+            y->data[i] *= weight->data[i / inner % weight->count];
+            y->size[i] *= fabs(weight->data[i / inner % weight->count]);
+        }
+        if (bias) {
+            y->data[i] += bias->data[i / inner % bias->count];
+            y->size[i] += fabs(bias->data[i / inner % bias->count]);
+        }
+    }
+}
+
+static const ref_tensor *operand(const ref_call *c, int k)
+{
+    return k < c->nin ? c->in[k] : NULL;
+}
+
+/* Normalises runs of `row` elements. */
+static ref_tensor *normalised(ref_call *c, int64_t row, double eps)
+{
+    const ref_tensor *x = c->in[0];
+    ref_tensor *y = ref_out_like(c, 0, x);
+    for (int64_t r = 0; r < x->count; r += row) {
+        moments m = moments_of(x->data + r, row);
+        for (int64_t i = r; i < r + row; i++) {
+            y->data[i] = (x->data[i] - m.mean) / sqrt(m.variance + eps);
+            y->size[i] = (fabs(x->data[i]) + m.largest) / sqrt(m.variance + eps);
+        }
+    }
+    return y;
+}
+
+static void run_layer_norm(ref_call *c)
+{
+    ref_tensor *y = normalised(c, ref_count(c->attrs.nints, c->attrs.i), REF_FLOAT(c, 0));
+    scale_and_shift(y, operand(c, 1), operand(c, 2), 1);
+}
+
+static void run_group_norm(ref_call *c)
+{
+    const ref_tensor *x = c->in[0];
+    int64_t inner = ref_count(x->ndim - 2, x->shape + 2);
+    ref_tensor *y = normalised(c, x->shape[1] / REF_INT(c, 0) * inner, REF_FLOAT(c, 0));
+    scale_and_shift(y, operand(c, 1), operand(c, 2), inner);
+}
+
+static void run_rms_norm(ref_call *c)
+{
+    const ref_tensor *x = c->in[0];
+    int64_t row = ref_count(c->attrs.nints, c->attrs.i);
+    ref_tensor *y = ref_out_like(c, 0, x);
+    for (int64_t i = 0; i < x->count; i++) {
+        double squares = 0;
+        for (int64_t k = 0; k < row; k++)
+            squares += pow(x->data[i / row * row + k], 2);
+        y->data[i] = x->data[i] / sqrt(squares / (double)row + REF_FLOAT(c, 0));
+        y->size[i] = fabs(y->data[i]);
+    }
+    scale_and_shift(y, operand(c, 1), NULL, 1);
+}
+
+/* operands x, running_mean, running_var, weight, bias */
+static void run_batch_norm(ref_call *c)
+{
+    const ref_tensor *x = c->in[0];
+    bool training = REF_INT(c, 0) != 0;
+    int64_t channels = x->shape[1], inner = ref_count(x->ndim - 2, x->shape + 2), n = x->count / channels;
+    ref_tensor *y = ref_out_like(c, 0, x);
+    double *values = calloc((size_t)n + 1, sizeof *values);
+    for (int64_t ch = 0; ch < channels; ch++) {
+        int64_t k = 0;
+        for (int64_t i = 0; i < x->count; i++)
+            if (i / inner % channels == ch)
+                values[k++] = x->data[i];
+        moments m = moments_of(values, n);
+        if (!training)
+            m = (moments){c->in[1]->data[ch], c->in[2]->data[ch], fabs(c->in[1]->data[ch])};
+        for (int64_t i = 0; i < x->count; i++)
+            if (i / inner % channels == ch) {
+                y->data[i] = (x->data[i] - m.mean) / sqrt(m.variance + REF_FLOAT(c, 1));
+                y->size[i] = (fabs(x->data[i]) + m.largest) / sqrt(m.variance + REF_FLOAT(c, 1));
+            }
+    }
+    free(values);
+    scale_and_shift(y, operand(c, 3), operand(c, 4), inner);
+}
+
+/* ---- Layers
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void run_embedding(ref_call *c)
+{
+    const ref_tensor *w = c->in[0], *index = c->in[1];
+    int64_t shape[2 * KILN_MAX_DIMS], row = ref_count(w->ndim - 1, w->shape + 1);
+    int n = 0;
+    for (int d = 0; d < index->ndim; d++)
+        shape[n++] = index->shape[d];
+    for (int d = 1; d < w->ndim; d++)
+        shape[n++] = w->shape[d];
+    ref_tensor *out = ref_out(c, 0, w->dtype, n, shape);
+    for (int64_t i = 0; i < out->count; i++)
+        out->data[i] = w->data[(int64_t)index->data[i / row] * row + i % row];
+}
+
+/* The row of t[..., rows, width] for a place of the broadcast batch dims and a row number. */
+static const double *row_of(const ref_tensor *t, int batch_dims, const int64_t *index, int64_t row)
+{
+    int64_t flat = 0;
+    for (int d = 0; d < t->ndim - 2; d++)
+        flat = flat * t->shape[d] + (t->shape[d] == 1 ? 0 : index[batch_dims - (t->ndim - 2) + d]);
+    return t->data + (flat * t->shape[t->ndim - 2] + row) * t->shape[t->ndim - 1];
+}
+
+/* The weights of one row of scores, in place of the scores; `index` ends with that row. */
+static void attention_weights(const ref_call *c, int batch, int64_t *index, double *w, int64_t positions)
+{
+    const ref_tensor *q = c->in[0], *k = c->in[1], *mask = operand(c, 3);
+    double largest = -INFINITY, sum = 0;
+    for (int64_t s = 0; s < positions; s++) {
+        const double *a = row_of(q, batch, index, index[batch]), *b = row_of(k, batch, index, s);
+        w[s] = 0;
+        for (int64_t e = 0; e < q->shape[q->ndim - 1]; e++)
+            w[s] += a[e] * b[e] * REF_FLOAT(c, 0);
+        index[batch + 1] = s;
+        if (mask && mask->dtype == KILN_BOOL)
+            w[s] = ref_broadcast_at(mask, batch + 2, index) != 0 ? w[s] : -INFINITY;
+        else if (mask)
+            w[s] += ref_broadcast_at(mask, batch + 2, index);
+        if (REF_INT(c, 0) && s > index[batch])
+            w[s] = -INFINITY;
+        largest = fmax(largest, w[s]);
+    }
+    for (int64_t s = 0; s < positions; s++)
+        sum += w[s] = largest == -INFINITY ? 0 : exp(w[s] - largest);
+    for (int64_t s = 0; s < positions; s++)
+        w[s] = sum > 0 ? w[s] / sum : 0; /* a row that sees nothing gives zeros */
+}
+
+/* q[..., L, E], k[..., S, E], v[..., S, Ev], mask; ints causal dropout, floats scale dropout_p */
+static void run_attention(ref_call *c)
+{
+    int64_t shape[KILN_MAX_DIMS], index[KILN_MAX_DIMS];
+    int batch = 0;
+    for (int k = 0; k < 3; k++) {
+        ref_tensor lead = *c->in[k];
+        lead.ndim -= 2;
+        ref_broadcast_shape(&batch, shape, &lead);
+    }
+    const ref_tensor *q = c->in[0], *v = c->in[2];
+    int64_t positions = v->shape[v->ndim - 2], width = v->shape[v->ndim - 1];
+    shape[batch] = q->shape[q->ndim - 2];
+    shape[batch + 1] = width;
+    ref_tensor *out = ref_out(c, 0, q->dtype, batch + 2, shape);
+    double *w = calloc((size_t)positions + 1, sizeof *w);
+    for (int64_t i = 0; i < out->count; i++) {
+        ref_unravel(batch + 2, shape, i, index);
+        attention_weights(c, batch, index, w, positions);
+        out->size[i] = 0;
+        for (int64_t s = 0; s < positions; s++) {
+            double term = w[s] * row_of(v, batch, index, s)[i % width];
+            out->data[i] += term;
+            out->size[i] += fabs(term);
+        }
+    }
+    free(w);
+}
+
+const ref_entry ref_entries_norm[] = {
+    {"softmax", run_softmax, 2},
+    {"log_softmax", run_log_softmax, 2},
+    {"normalize_rows", run_normalize_rows, 2},
+    {"layer_norm", run_layer_norm, 2},
+    {"group_norm", run_group_norm, 2},
+    {"rms_norm", run_rms_norm, 2},
+    {"batch_norm", run_batch_norm, 4},
+    {"embedding", run_embedding, 0},
+    {"scaled_dot_product_attention", run_attention, 8},
+    {NULL, NULL, 0},
+};

@@ -1,0 +1,139 @@
+/* What the parts of the operation tests share. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "support/suite.h"
+
+/* ---- Complaints
+ * ------------------------------------------------------------------------------------------------------ */
+
+static int64_t complained;
+
+void complain(const char *op, const char *format, ...)
+{
+    enum { EACH = 4 };
+    static char last[64];
+    static int in_a_row;
+    complained++;
+    if (strcmp(op, last)) {
+        snprintf(last, sizeof last, "%s", op);
+        in_a_row = 0;
+    }
+    if (in_a_row++ >= EACH)
+        return;
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "%s: ", op);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+int64_t complaints(void)
+{
+    return complained;
+}
+
+/* ---- Devices and cases
+ * ------------------------------------------------------------------------------------------------ */
+
+int suite_devices(kiln_device devices[SUITE_DEVICES])
+{
+    const char *wanted = getenv("KILN_TEST_DEVICES");
+    char names[256];
+    int n = 0;
+    snprintf(names, sizeof names, "%s", wanted ? wanted : kiln_device_count("sim", NULL, 0) > 0 ? "cpu,sim:0" : "cpu");
+    for (char *rest = names, *name; (name = strtok_r(rest, ",", &rest)) && n < SUITE_DEVICES;) {
+        kiln_device device = kiln_device_parse(name);
+        if (device == KILN_NO_DEVICE)
+            complain("devices", "%s: %s", name, kiln_last_error()->message);
+        else
+            devices[n++] = device;
+        kiln_error_clear();
+    }
+    return n;
+}
+
+bool suite_wants(const kiln_op *op)
+{
+    const char *only = getenv("KILN_TEST_ONLY");
+    char names[512];
+    if (!only)
+        return true;
+    snprintf(names, sizeof names, "%s", only);
+    for (char *rest = names, *name; (name = strtok_r(rest, ",", &rest));)
+        if (!strcmp(name, op->name))
+            return true;
+    return false;
+}
+
+void suite_cases(const kiln_op *op, void (*f)(const test_case *c, void *context), void *context)
+{
+    static test_case c;
+    char why[160];
+    int number = 0;
+    for (int k = 0; op->cases && op->cases[k]; k++) {
+        if (case_parse(&c, op, number++, op->cases[k], why))
+            f(&c, context);
+        else
+            complain(op->name, "%s", why);
+    }
+    for (const extra_case *e = extra_cases; e->op; e++) {
+        if (strcmp(e->op, op->name))
+            continue;
+        if (case_parse(&c, op, number++, e->text, why))
+            f(&c, context);
+        else
+            complain(op->name, "%s", why);
+    }
+}
+
+/* ---- The digest
+ * --------------------------------------------------------------------------------------------------------- */
+
+typedef struct digest_line {
+    char op[48];
+    kiln_dtype dtype;
+    uint64_t hash;
+} digest_line;
+
+static digest_line *lines;
+static int64_t used, room;
+
+void digest_add(const char *op, kiln_dtype dtype, const void *bits, size_t size)
+{
+    int64_t k = used; /* the operation that was added to last is the likely one */
+    while (k > 0 && (lines[k - 1].dtype != dtype || strcmp(lines[k - 1].op, op)))
+        k--;
+    if (k == 0) {
+        if (used == room) {
+            room = room ? 2 * room : 256;
+            lines = realloc(lines, (size_t)room * sizeof *lines);
+        }
+        k = ++used;
+        lines[k - 1] = (digest_line){.dtype = dtype, .hash = 1469598103934665603u};
+        snprintf(lines[k - 1].op, sizeof lines[k - 1].op, "%s", op);
+    }
+    for (size_t i = 0; i < size; i++)
+        lines[k - 1].hash = (lines[k - 1].hash ^ ((const uint8_t *)bits)[i]) * 1099511628211u;
+}
+
+bool digest_write(void)
+{
+    const char *path = getenv("KILN_TEST_DIGEST");
+    bool written = true;
+    if (path) {
+        FILE *f = fopen(path, "w");
+        written = f != NULL;
+        for (int64_t k = 0; f && k < used; k++)
+            fprintf(f, "%s %s %016llx\n", lines[k].op, kiln_dtype_name(lines[k].dtype),
+                    (unsigned long long)lines[k].hash);
+        if (f)
+            written = fclose(f) == 0;
+    }
+    free(lines);
+    lines = NULL;
+    used = room = 0;
+    return written;
+}

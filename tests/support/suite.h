@@ -1,0 +1,36 @@
+/* What the parts of the operation tests share: complaints, devices, the loop over cases, the digest of results. */
+#ifndef KILN_TEST_SUITE_H
+#define KILN_TEST_SUITE_H
+
+#include "support/cases.h"
+
+/* Complaints are printed (not more than a few an operation) and counted. */
+void complain(const char *op, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int64_t complaints(void);
+
+/* The devices of KILN_TEST_DEVICES ("cpu,sim:0"), or the CPU and sim:0 where the plugin is there. */
+enum { SUITE_DEVICES = 8 };
+int suite_devices(kiln_device devices[SUITE_DEVICES]);
+
+/* False when KILN_TEST_ONLY names other operations ("matmul,conv2d"). */
+bool suite_wants(const kiln_op *op);
+
+/* Calls f with each case of the operation, its record's and the extra ones. */
+void suite_cases(const kiln_op *op, void (*f)(const test_case *c, void *context), void *context);
+
+/* Collects the bits of results by operation and dtype; written to the file KILN_TEST_DIGEST names, a line each:
+ * "operation dtype hash". */
+void digest_add(const char *op, kiln_dtype dtype, const void *bits, size_t size);
+bool digest_write(void); /* false when the file cannot be written */
+
+/* Gradient checks of all operations, first and second order, in f64. */
+typedef struct gradient_counts {
+    int64_t operations, first, second;
+    int64_t none; /* operations whose results are integers or bools, or that are listed as constant */
+} gradient_counts;
+gradient_counts gradients_check(void);
+
+/* Range, moments and repeatability of random numbers on the devices. */
+void random_check(const kiln_device *devices, int n);
+
+#endif

@@ -1,0 +1,383 @@
+/* Memory of devices: limits that hold, steps that are refused before they begin and say what would fit, and figures
+ * that are exact. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "support/train.h"
+
+enum { IN = 64, HIDDEN = 96, CLASSES = 10, BATCH = 512 };
+
+static kiln_device sim0;
+static kiln_sim_control_fn control;
+
+static int find_devices(void **state)
+{
+    (void)state;
+    sim0 = kiln_device_parse("sim");
+    control = sim_switch();
+    return sim0 < 0 || !control;
+}
+
+/* Devices as the next test wants to find them. */
+static int restore(void **state)
+{
+    (void)state;
+    kiln_error_clear();
+    control(0, KILN_SIM_MEMORY, 0);
+    control(0, KILN_SIM_FAIL_ALLOC, -1);
+    kiln_memory_set_limit(sim0, 0);
+    kiln_memory_set_limit(KILN_CPU, 0);
+    kiln_memory_trim(sim0);
+    kiln_memory_trim(KILN_CPU);
+    return kiln_ok() ? 0 : -1;
+}
+
+static kiln_memory_stats stats_of(kiln_device device)
+{
+    kiln_memory_stats stats;
+    assert_true(kiln_memory_get_stats(device, &stats));
+    return stats;
+}
+
+/* ---- Figures
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void check_figures(kiln_device device)
+{
+    kiln_memory_trim(device);
+    kiln_memory_reset_peak(device);
+    kiln_memory_stats before = stats_of(device);
+    assert_int_equal(before.cached, 0);
+    assert_int_equal(before.peak, before.in_use);
+
+    kiln_tensor *a = kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(1000), device); /* 4000 bytes: 4032 in lines of 64 */
+    kiln_tensor *b = kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(1), device);
+    kiln_memory_stats now = stats_of(device);
+    assert_int_equal(now.in_use - before.in_use, 4032 + 64);
+    assert_int_equal(now.allocations - before.allocations, 2);
+    kiln_release(a);
+    now = stats_of(device);
+    assert_int_equal(now.in_use - before.in_use, 64);
+    assert_int_equal(now.cached, 4032);
+    assert_int_equal(now.peak - before.in_use, 4032 + 64);
+
+    a = kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(1000), device); /* from the cache */
+    now = stats_of(device);
+    assert_int_equal(now.cached, 0);
+    assert_int_equal(now.allocations - before.allocations, 2);
+    kiln_release(a);
+    kiln_release(b);
+    assert_true(kiln_memory_reset_peak(device));
+    assert_int_equal(stats_of(device).peak, before.in_use);
+    assert_int_equal(stats_of(device).cached, 4032 + 64);
+    assert_true(kiln_memory_trim(device));
+    now = stats_of(device);
+    assert_int_equal(now.cached, 0);
+    assert_int_equal(now.in_use, before.in_use);
+    assert_true(kiln_ok());
+}
+
+static void test_figures(void **state)
+{
+    (void)state;
+    check_figures(KILN_CPU);
+    int64_t used = control(0, KILN_SIM_FAIL_ALLOC, -1);
+    check_figures(sim0);
+    assert_int_equal(control(0, KILN_SIM_FAIL_ALLOC, -1), used); /* the device agrees */
+    kiln_memory_stats stats;
+    assert_false(kiln_memory_get_stats(KILN_NO_DEVICE, &stats));
+    assert_int_equal(kiln_last_error()->code, KILN_E_DEVICE);
+}
+
+/* A step's peak is what its plan said, and afterwards nothing but the gradients is left. */
+static void check_step_figures(kiln_device device)
+{
+    test_net net;
+    uint64_t before = memory_in_use(device);
+    assert_true(net_make(&net, device, IN, HIDDEN, CLASSES, 1));
+    uint64_t made = memory_in_use(device);
+    assert_true(net_step(&net, 32, 0));
+    uint64_t with_grads = memory_in_use(device);
+    assert_true(with_grads > made);
+    for (int i = 0; i < 5; i++) {
+        kiln_memory_reset_peak(device);
+        assert_true(net_step(&net, 32, (uint32_t)i));
+        assert_int_equal(memory_in_use(device), with_grads);
+        kiln_plan_info info;
+        assert_true(kiln_plan_last(&info));
+        uint64_t data = 32 * IN * sizeof(float) + 32 * sizeof(int64_t);
+        assert_int_equal(stats_of(device).peak, made + data + (uint64_t)info.peak_bytes);
+    }
+    net_free(&net);
+    assert_int_equal(memory_in_use(device), before);
+    assert_true(kiln_ok());
+}
+
+static void test_step_figures(void **state)
+{
+    (void)state;
+    check_step_figures(KILN_CPU);
+    check_step_figures(sim0);
+}
+
+/* ---- Limits
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static void test_limit_on_tensors(void **state)
+{
+    (void)state;
+    kiln_device devices[] = {KILN_CPU, sim0};
+    for (int i = 0; i < 2; i++) {
+        kiln_memory_trim(devices[i]);
+        uint64_t before = memory_in_use(devices[i]);
+        assert_true(kiln_memory_set_limit(devices[i], before + 10000));
+        assert_int_equal(stats_of(devices[i]).limit, before + 10000);
+        kiln_tensor *a = kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(1500), devices[i]);
+        assert_non_null(a);
+        assert_null(kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(1500), devices[i]));
+        assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+        assert_non_null(strstr(kiln_last_error()->message, "6016")); /* asked for */
+        assert_non_null(strstr(kiln_last_error()->message, kiln_device_name(devices[i])));
+        kiln_error_clear();
+        assert_int_equal(memory_in_use(devices[i]), before + 6016);
+        kiln_release(a); /* cached: a block of another size must push it out, not fail */
+        a = kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(2000), devices[i]);
+        assert_non_null(a);
+        assert_int_equal(stats_of(devices[i]).cached, 0);
+        kiln_release(a);
+        assert_true(kiln_memory_set_limit(devices[i], 0));
+        assert_int_equal(memory_in_use(devices[i]), before);
+    }
+    assert_true(kiln_ok());
+}
+
+/* Whatever is taken, used and cached, the device never gives more than the limit. */
+static void test_limit_holds(void **state)
+{
+    (void)state;
+    uint32_t seed = 1;
+    kiln_tensor *held[32] = {0};
+    kiln_memory_trim(sim0);
+    int64_t used = control(0, KILN_SIM_FAIL_ALLOC, -1), refused = 0;
+    int64_t limit = (int64_t)memory_in_use(sim0) + 100000;
+    for (int i = 0; i < 2000; i++) {
+        int at = (int)((test_number(&seed) + 1) * 15.99f);
+        int64_t n = (int64_t)((test_number(&seed) + 1) * 6000);
+        if (i == 200) /* what was taken before was not bound by it; from here on it is */
+            kiln_memory_set_limit(sim0, (uint64_t)limit);
+        kiln_release(held[at]);
+        held[at] = kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(n), sim0);
+        refused += !held[at];
+        kiln_error_clear();
+        int64_t taken = control(0, KILN_SIM_FAIL_ALLOC, -1) - used;
+        if (i >= 400)
+            assert_true(taken <= limit);
+    }
+    assert_true(refused > 0);
+    for (int i = 0; i < 32; i++)
+        kiln_release(held[i]);
+    kiln_memory_trim(sim0);
+    assert_int_equal(control(0, KILN_SIM_FAIL_ALLOC, -1), used);
+}
+
+/* Does a step with this batch fit? From the same state each time: no gradients, nothing cached. */
+static bool fits(test_net *net, int64_t batch)
+{
+    for (int i = 0; i < NET_TENSORS; i++)
+        kiln_zero_grad_of(net->p[i]);
+    kiln_memory_trim(net->device);
+    bool ok = net_step(net, batch, 3);
+    kiln_error_clear();
+    return ok;
+}
+
+static void check_refused_step(kiln_device device, double share)
+{
+    test_net net;
+    assert_true(net_make(&net, device, IN, HIDDEN, CLASSES, 1));
+    uint64_t own = memory_in_use(device), data = BATCH * (IN * sizeof(float) + sizeof(int64_t));
+    assert_true(fits(&net, BATCH)); /* and now its needs are known */
+    kiln_plan_info info;
+    assert_true(kiln_plan_last(&info));
+    for (int i = 0; i < NET_TENSORS; i++)
+        kiln_zero_grad_of(net.p[i]);
+    size_t bytes;
+    float *values = net_values(&net, &bytes);
+    kiln_memory_set_limit(device, own + data + (uint64_t)((double)info.peak_bytes * share));
+
+    assert_false(net_step(&net, BATCH, 3));
+    const kiln_error *e = kiln_last_error();
+    assert_int_equal(e->code, KILN_E_MEMORY);
+    static const char *const words[] = {"step", "MiB", "activations", "gradients", "workspace"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        assert_true(strstr(e->message, words[i]) || strstr(e->operation, words[i]));
+    assert_non_null(strstr(e->message, kiln_device_name(device)));
+    long long suggested = 0, instead = 0;
+    const char *at = strstr(e->hint, "A batch of about ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "A batch of about %lld instead of %lld", &suggested, &instead), 2);
+    kiln_error_clear();
+    assert_int_equal(instead, BATCH);
+    assert_true(net_equals(&net, values));
+
+    int64_t low = 0, high = BATCH; /* low fits, high does not */
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        *(fits(&net, middle) ? &low : &high) = middle;
+    }
+    if (suggested < 1 || suggested > low || suggested * 2 < low)
+        fail_msg("with %g of the memory a batch of %lld was suggested, but %lld fit", share, suggested, (long long)low);
+    assert_true(fits(&net, suggested));
+    kiln_memory_set_limit(device, 0);
+    assert_true(fits(&net, BATCH)); /* the program goes on */
+    net_free(&net);
+    free(values);
+    assert_true(kiln_ok());
+}
+
+static void test_refused_step(void **state)
+{
+    (void)state;
+    static const double shares[] = {0.95, 0.8, 0.6, 0.45};
+    for (int i = 0; i < 4; i++) {
+        check_refused_step(sim0, shares[i]);
+        check_refused_step(KILN_CPU, shares[i]);
+    }
+}
+
+/* A step that fits no batch at all is refused without a number, and changes nothing either. */
+static void test_hopeless_step(void **state)
+{
+    (void)state;
+    test_net net;
+    size_t bytes;
+    assert_true(net_make(&net, sim0, IN, HIDDEN, CLASSES, 1));
+    float *values = net_values(&net, &bytes);
+    kiln_memory_set_limit(sim0, memory_in_use(sim0) + 4096);
+    assert_false(net_step(&net, 2, 0));
+    assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+    assert_null(strstr(kiln_last_error()->hint, "A batch of"));
+    assert_non_null(strstr(kiln_last_error()->hint, "kiln_memory_set_limit"));
+    kiln_error_clear();
+    assert_true(net_equals(&net, values));
+    kiln_memory_set_limit(sim0, 0);
+    assert_true(net_step(&net, 2, 0));
+    assert_false(net_equals(&net, values));
+    net_free(&net);
+    free(values);
+}
+
+/* The whole run under a limit that just suffices gives the same bits as without one. */
+static void test_tight_limit(void **state)
+{
+    (void)state;
+    float *expected = net_trained(sim0, IN, HIDDEN, CLASSES, 1, 64, 6);
+    test_net net;
+    assert_true(net_make(&net, sim0, IN, HIDDEN, CLASSES, 1));
+    uint64_t own = memory_in_use(sim0), data = 64 * (IN * sizeof(float) + sizeof(int64_t));
+    kiln_plan_info info;
+    assert_true(kiln_plan_last(&info));
+    kiln_memory_trim(sim0);
+    kiln_memory_set_limit(sim0, own + data + (uint64_t)info.peak_bytes);
+    for (uint32_t i = 0; i < 6; i++)
+        assert_true(net_step(&net, 64, i));
+    kiln_memory_set_limit(sim0, 0);
+    assert_true(net_equals(&net, expected));
+    net_free(&net);
+    free(expected);
+    assert_true(kiln_ok());
+}
+
+/* ---- The device's own size
+ * --------------------------------------------------------------------------------------------- */
+
+static void test_small_device(void **state)
+{
+    (void)state;
+    test_net net;
+    size_t bytes;
+    assert_true(net_make(&net, sim0, IN, HIDDEN, CLASSES, 1));
+    float *values = net_values(&net, &bytes);
+    kiln_memory_trim(sim0);
+    control(0, KILN_SIM_MEMORY, control(0, KILN_SIM_FAIL_ALLOC, -1) + 100000);
+    kiln_device_info info;
+    assert_true(kiln_device_describe(sim0, &info));
+    assert_true(info.memory_free <= 100000);
+
+    assert_null(kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(200000), sim0));
+    assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+    assert_non_null(strstr(kiln_last_error()->message, "sim:0"));
+    kiln_error_clear();
+    uint64_t before = memory_in_use(sim0);
+    assert_false(net_step(&net, BATCH, 0));
+    assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+    kiln_error_clear();
+    assert_int_equal(memory_in_use(sim0), before);
+    assert_true(net_equals(&net, values));
+
+    /* What is cached makes room for what is asked for. */
+    kiln_release(kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(90000), sim0));
+    kiln_tensor *t = kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(50000), sim0);
+    assert_non_null(t);
+    kiln_release(t);
+    control(0, KILN_SIM_MEMORY, 0);
+    assert_true(net_step(&net, BATCH, 0));
+    net_free(&net);
+    free(values);
+    assert_true(kiln_ok());
+}
+
+/* A failed allocation is tried again without the cache, and an error only if that fails too. */
+static void test_failed_allocation(void **state)
+{
+    (void)state;
+    kiln_memory_trim(sim0);
+    control(0, KILN_SIM_FAIL_ALLOC, 0);
+    assert_null(kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(100), sim0));
+    assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+    kiln_error_clear();
+    kiln_release(kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(100), sim0));
+    control(0, KILN_SIM_FAIL_ALLOC, 0);
+    kiln_tensor *t = kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(1000), sim0);
+    assert_non_null(t);
+    assert_int_equal(stats_of(sim0).cached, 0);
+    kiln_release(t);
+    assert_true(kiln_ok());
+}
+
+/* Shapes beyond any memory are refused as such, on every device. */
+static void test_absurd_sizes(void **state)
+{
+    (void)state;
+    kiln_device devices[] = {KILN_CPU, sim0};
+    for (int i = 0; i < 2; i++) {
+        uint64_t before = memory_in_use(devices[i]);
+        assert_null(kiln_tensor_new(NULL, KILN_F64, KILN_SHAPE((int64_t)1 << 40, (int64_t)1 << 40), devices[i]));
+        assert_int_equal(kiln_last_error()->code, KILN_E_SHAPE);
+        kiln_error_clear();
+        assert_null(kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE((int64_t)1 << 58), devices[i]));
+        assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+        kiln_error_clear();
+        assert_int_equal(memory_in_use(devices[i]), before);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_figures, restore),
+        cmocka_unit_test_teardown(test_step_figures, restore),
+        cmocka_unit_test_teardown(test_limit_on_tensors, restore),
+        cmocka_unit_test_teardown(test_limit_holds, restore),
+        cmocka_unit_test_teardown(test_refused_step, restore),
+        cmocka_unit_test_teardown(test_hopeless_step, restore),
+        cmocka_unit_test_teardown(test_tight_limit, restore),
+        cmocka_unit_test_teardown(test_small_device, restore),
+        cmocka_unit_test_teardown(test_failed_allocation, restore),
+        cmocka_unit_test_teardown(test_absurd_sizes, restore),
+    };
+    return cmocka_run_group_tests(tests, find_devices, NULL);
+}

@@ -1,0 +1,710 @@
+/* Scopes and steps: who owns what, steps as transactions, looking at values in the middle of a step, assignment in place,
+ * what replays cost, and what plans say about themselves. */
+#include "core/alloc.h"
+#include "support/core.h"
+
+/* ctest: name=eager env=KILN_EAGER=1 */
+
+#define F32(...) kiln_of_f32(((float[]){__VA_ARGS__}), sizeof((float[]){__VA_ARGS__}) / sizeof(float))
+
+static kiln_plan_info last_plan(void)
+{
+    kiln_plan_info info = {0};
+    assert_true(kiln_plan_last(&info));
+    return info;
+}
+
+/* ---- Scopes ------------------------------------------------------------------------------------------------------------ */
+
+static float leave_by_return(kiln_tensor *x)
+{
+    kiln_scope {
+        kiln_scope {
+            return (float)kiln_item(kiln_mul_scalar(x, 2));
+        }
+    }
+    return 0;
+}
+
+static void test_ways_out(void **state)
+{
+    (void)state;
+    kiln_tensor *x = kiln_keep(F32(3));
+    uint64_t before = core_memory();
+    for (int i = 0; i < 5; i++)
+        kiln_scope {
+            assert_near(kiln_item(kiln_add_scalar(x, i)), 3 + i, 0);
+            if (i == 2)
+                break; /* leaves the scope: the loop around it goes on */
+        }
+    assert_true(leave_by_return(x) == 6);
+    kiln_scope {
+        kiln_scope {
+            assert_near(kiln_item(kiln_square(x)), 9, 0);
+            goto out;
+        }
+    }
+out:
+    kiln_scope {
+        kiln_step {
+            kiln_scope assert_near(kiln_item(kiln_square(x)), 9, 0);
+            continue;
+        }
+    }
+    assert_int_equal(core_memory(), before);
+    kiln_release(x);
+}
+
+static void test_keep_and_release(void **state)
+{
+    (void)state;
+    uint64_t before = core_memory();
+    kiln_tensor *kept = NULL, *released = NULL;
+    kiln_scope {
+        kiln_tensor *x = core_data(1, KILN_SHAPE(1000));
+        released = kiln_add_scalar(x, 1);
+        assert_true(kiln_eval());
+        uint64_t both = core_memory();
+        kiln_release(released);
+        kiln_step kept = kiln_keep(kiln_add_scalar(x, 2));
+        assert_true(core_memory() <= both);
+        assert_ptr_equal(kiln_keep(kept), kept);
+    }
+    assert_int_equal(core_memory(), before + 4032); /* 1000 floats, in blocks of 64 bytes */
+    for (int i = 0; i < 4; i++)
+        kiln_step {
+            assert_true(core_f32(kept)[0] == core_f32(kiln_add_scalar(kept, 0))[0]);
+        }
+    kiln_release(kept);
+    kiln_release(NULL);
+    assert_null(kiln_keep(NULL));
+    assert_int_equal(core_memory(), before);
+}
+
+static void test_kept_pending(void **state)
+{
+    (void)state;
+    kiln_tensor *y = NULL;
+    kiln_scope y = kiln_keep(kiln_add_scalar(F32(1, 2), 1)); /* a scope ends, nothing has run yet */
+    assert_f32(y, 2, 3);
+    kiln_release(y);
+}
+
+static void test_nested_steps(void **state)
+{
+    (void)state;
+    kiln_scope {
+        kiln_tensor *w = kiln_requires_grad(F32(2), true);
+        kiln_step {
+            kiln_tensor *y = kiln_square(w);
+            kiln_step {
+                assert_near(kiln_item(kiln_add_scalar(y, 1)), 5, 0);
+            }
+            assert_true(kiln_backward(kiln_mul(y, y)));
+        }
+        assert_f32(kiln_grad_of(w), 32);
+    }
+}
+
+/* ---- Transactions -------------------------------------------------------------------------------------------------------- */
+
+enum { BATCH = 6, FEATURES = 5, CLASSES = 3 };
+
+typedef struct trainer {
+    kiln_tensor *w, *b, *mw, *mb; /* parameters and momenta */
+} trainer;
+
+static trainer trainer_new(void)
+{
+    trainer t = {kiln_keep(core_data(1, KILN_SHAPE(CLASSES, FEATURES))), kiln_keep(core_data(2, KILN_SHAPE(CLASSES))),
+                 kiln_keep(kiln_zeros(KILN_SHAPE(CLASSES, FEATURES), KILN_F32)),
+                 kiln_keep(kiln_zeros(KILN_SHAPE(CLASSES), KILN_F32))};
+    kiln_requires_grad(t.w, true);
+    kiln_requires_grad(t.b, true);
+    return t;
+}
+
+static void trainer_free(trainer *t)
+{
+    kiln_release(t->w);
+    kiln_release(t->b);
+    kiln_release(t->mw);
+    kiln_release(t->mb);
+}
+
+typedef struct snapshot {
+    float w[CLASSES * FEATURES], b[CLASSES], mw[CLASSES * FEATURES], mb[CLASSES];
+} snapshot;
+
+static snapshot trainer_state(const trainer *t)
+{
+    snapshot s;
+    memcpy(s.w, core_f32(t->w), sizeof s.w);
+    memcpy(s.b, core_f32(t->b), sizeof s.b);
+    memcpy(s.mw, core_f32(t->mw), sizeof s.mw);
+    memcpy(s.mb, core_f32(t->mb), sizeof s.mb);
+    return s;
+}
+
+static void update(kiln_tensor *p, kiln_tensor *m)
+{
+    kiln_no_grad
+    {
+        kiln_assign(m, kiln_add(kiln_mul_scalar(m, 0.9), kiln_grad_of(p)));
+        kiln_assign(p, kiln_sub(p, kiln_mul_scalar(m, 0.1)));
+    }
+}
+
+enum { LOOK_LOSS = 1, LOOK_GRAD = 2, LOOK_PARAMETER = 4, LOOK_HIDDEN = 8, LOOK_AGAIN = 16, LOOKS = 32 };
+
+/* One step of training with momentum; `look` says which values are read on the way. False if it failed. */
+static bool train(trainer *t, int seed, int64_t bad_label, int look)
+{
+    uint64_t ok = kiln_ok();
+    kiln_step {
+        int64_t labels[BATCH];
+        for (int i = 0; i < BATCH; i++)
+            labels[i] = (seed + i) % CLASSES;
+        labels[2] = bad_label ? bad_label : labels[2];
+        kiln_zero_grad_of(t->w);
+        kiln_zero_grad_of(t->b);
+        kiln_tensor *x = core_data(seed, KILN_SHAPE(BATCH, FEATURES));
+        kiln_tensor *y = kiln_tensor_new(labels, KILN_I64, KILN_SHAPE(BATCH), kiln_default_device());
+        kiln_tensor *h = kiln_linear(kiln_tanh(x), t->w, t->b);
+        if (look & LOOK_HIDDEN)
+            core_f32(h);
+        kiln_tensor *loss = kiln_cross_entropy(h, y);
+        if (look & LOOK_LOSS && kiln_item(loss) > 100)
+            loss = kiln_mul_scalar(loss, 0); /* never */
+        kiln_backward(loss);
+        if (look & LOOK_GRAD)
+            core_f32(kiln_grad_of(t->w));
+        update(t->w, t->mw);
+        if (look & LOOK_PARAMETER)
+            core_f32(t->w);
+        update(t->b, t->mb);
+        if (look & LOOK_AGAIN)
+            assert_false(isnan(kiln_item(loss)));
+    }
+    return ok && kiln_ok();
+}
+
+static void test_bad_label(void **state)
+{
+    (void)state;
+    snapshot want[6];
+    for (int bad = 0; bad < 3; bad++) { /* no bad step; one that sees the error at its end; one that reads the loss */
+        trainer t = trainer_new();
+        for (int step = 0; step < 6; step++) {
+            if (bad && (step == 0 || step == 3)) {
+                snapshot before = trainer_state(&t);
+                assert_false(train(&t, step, step ? 7 : -2, bad == 2 ? LOOK_LOSS : 0));
+                kiln_error e = *kiln_last_error();
+                assert_int_equal(e.code, KILN_E_INDEX);
+                assert_non_null(strstr(e.message, step ? "7" : "-2"));
+                assert_non_null(strstr(e.message, "3"));
+                assert_true(e.operation[0] != 0);
+                kiln_error_clear();
+                snapshot after = trainer_state(&t);
+                assert_memory_equal(&before, &after, sizeof before);
+            }
+            assert_true(train(&t, step, 0, 0));
+            snapshot now = trainer_state(&t);
+            if (bad)
+                assert_memory_equal(&want[step], &now, sizeof now);
+            else
+                want[step] = now;
+        }
+        trainer_free(&t);
+    }
+}
+
+/* A bad index in the middle of a step that accumulates: the gradients of the good steps before it are still there. */
+static void test_bad_label_keeps_gradients(void **state)
+{
+    (void)state;
+    kiln_scope {
+        kiln_tensor *table = kiln_requires_grad(core_data(3, KILN_SHAPE(4, 2)), true);
+        const int64_t good[2] = {1, 3}, bad[2] = {1, 4};
+        kiln_device device = kiln_default_device();
+        kiln_step assert_true(kiln_backward(kiln_sum_all(
+            kiln_embedding(table, kiln_tensor_new(good, KILN_I64, KILN_SHAPE(2), device), -1))));
+        assert_f32(kiln_grad_of(table), 0, 0, 1, 1, 0, 0, 1, 1);
+        kiln_step kiln_backward(
+            kiln_sum_all(kiln_embedding(table, kiln_tensor_new(bad, KILN_I64, KILN_SHAPE(2), device), -1)));
+        expect_error(KILN_E_INDEX, NULL, "4");
+        assert_f32(kiln_grad_of(table), 0, 0, 1, 1, 0, 0, 1, 1);
+        kiln_step assert_true(kiln_backward(kiln_sum_all(
+            kiln_embedding(table, kiln_tensor_new(good, KILN_I64, KILN_SHAPE(2), device), -1))));
+        assert_f32(kiln_grad_of(table), 0, 0, 2, 2, 0, 0, 2, 2);
+    }
+}
+
+/* What was made in a discarded step has no value, says so, and does no harm. */
+static void test_discarded_values(void **state)
+{
+    (void)state;
+    kiln_scope {
+        kiln_tensor *x = F32(1, 2, 3), *lost = NULL, *counter = F32(0);
+        kiln_step {
+            kiln_tensor *i = kiln_tensor_new((int64_t[]){5}, KILN_I64, KILN_SHAPE(1), kiln_default_device());
+            lost = kiln_keep(kiln_index_select(x, 0, i));
+            kiln_assign(counter, kiln_add_scalar(counter, 1));
+            kiln_assign(x, kiln_add_scalar(x, 1));
+        }
+        expect_error(KILN_E_INDEX, "index_select", "5");
+        if (!core_eager()) {
+            assert_f32(counter, 0);
+            assert_f32(x, 1, 2, 3);
+        }
+        if (lost) {
+            float out;
+            assert_false(kiln_read(lost, &out, sizeof out));
+            expect_error(KILN_E_STATE, NULL, NULL);
+            assert_null(kiln_add(lost, lost));
+            expect_error(KILN_E_STATE, NULL, NULL);
+            assert_true(isnan(kiln_item(lost)));
+            expect_error(KILN_E_STATE, NULL, NULL);
+        }
+        kiln_release(lost);
+        kiln_step assert_true(kiln_assign(counter, kiln_add_scalar(counter, 1)));
+        assert_true(kiln_item(counter) >= 1);
+    }
+}
+
+/* ---- Looking at values on the way ------------------------------------------------------------------------------------------- */
+
+static void test_looking(void **state)
+{
+    (void)state;
+    snapshot want = {{0}};
+    for (int look = 0; look < LOOKS; look++) {
+        trainer t = trainer_new();
+        for (int step = 0; step < 3; step++)
+            assert_true(train(&t, step, 0, look));
+        snapshot now = trainer_state(&t);
+        if (look)
+            assert_memory_equal(&want, &now, sizeof now);
+        else
+            want = now;
+        trainer_free(&t);
+    }
+}
+
+static void test_eval_anywhere(void **state)
+{
+    (void)state;
+    float want[9] = {0};
+    for (int at = 0; at < 8; at++)
+        kiln_scope {
+            int k = 0;
+            kiln_tensor *w = kiln_requires_grad(core_data(3, KILN_SHAPE(3, 3)), true), *y = NULL;
+#define HERE (k++ == at ? (void)kiln_eval() : (void)0)
+            kiln_step {
+                kiln_tensor *a = kiln_matmul(w, w);
+                HERE;
+                kiln_tensor *b = kiln_relu(kiln_transpose(a, 0, 1));
+                HERE;
+                kiln_tensor *c = kiln_softmax(kiln_mul(b, w), 1);
+                HERE;
+                y = kiln_sum_all(kiln_mul(c, kiln_select(a, 0, 1)));
+                HERE;
+                assert_true(kiln_backward(y));
+                HERE;
+                kiln_no_grad kiln_assign(w, kiln_sub(w, kiln_grad_of(w)));
+                HERE;
+                kiln_no_grad kiln_assign(w, kiln_mul(w, w));
+                HERE;
+            }
+            if (at == 0)
+                memcpy(want, core_f32(w), sizeof want);
+            else
+                assert_memory_equal(want, core_f32(w), sizeof want);
+        }
+}
+
+/* ---- Assignment in place ------------------------------------------------------------------------------------------------------- */
+
+static void test_assign_forms(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 3; round++)
+        kiln_scope {
+            kiln_tensor *x = kiln_of_f32(((float[]){1, 2, 3, 4, 5, 6}), 2, 3);
+            assert_true(kiln_assign(x, kiln_mul_scalar(x, 2)));
+            assert_f32(x, 2, 4, 6, 8, 10, 12);
+            assert_true(kiln_assign(x, F32(7, 8, 9))); /* broadcast */
+            assert_f32(x, 7, 8, 9, 7, 8, 9);
+            assert_true(kiln_assign(kiln_select(x, 0, 1), kiln_scalar(0, KILN_F32)));
+            assert_f32(x, 7, 8, 9, 0, 0, 0);
+            assert_true(kiln_assign(kiln_slice(x, 1, 0, 3, 2), kiln_of_f32(((float[]){1, 2}), 2, 1)));
+            assert_f32(x, 1, 8, 1, 2, 0, 2);
+            assert_true(kiln_assign(kiln_transpose(x, 0, 1), kiln_of_f32(((float[]){1, 2, 3, 4, 5, 6}), 3, 2)));
+            assert_f32(x, 1, 3, 5, 2, 4, 6);
+            assert_true(kiln_assign(x, kiln_tensor_new((int64_t[]){-3}, KILN_I64, KILN_SHAPE(1), kiln_default_device())));
+            assert_f32(x, -3, -3, -3, -3, -3, -3);
+            kiln_tensor *i = kiln_zeros(KILN_SHAPE(3), KILN_I64);
+            assert_true(kiln_assign(i, F32(1.5f, -2.5f, 3)));
+            assert_f32(kiln_cast(i, KILN_F32), 1, -2, 3);
+            assert_true(kiln_assign(x, x));
+            assert_true(kiln_assign(kiln_select(x, 1, 0), kiln_select(x, 1, 0)));
+            assert_f32(x, -3, -3, -3, -3, -3, -3);
+        }
+}
+
+/* Handles made before an assignment show the new elements, whether they were computed or not. */
+static void test_assign_is_seen(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; early++)
+        for (int made = 0; made < 2; made++)
+            kiln_scope {
+                kiln_tensor *x = kiln_of_f32(((float[]){1, 2, 3, 4}), 2, 2);
+                if (made)
+                    x = kiln_add_scalar(x, 0);
+                kiln_tensor *row = kiln_select(x, 0, 1), *turned = kiln_transpose(x, 0, 1), *copy = kiln_clone(x);
+                if (early)
+                    assert_true(kiln_eval());
+                assert_true(kiln_assign(kiln_select(x, 1, 0), F32(10, 30)));
+                assert_f32(row, 30, 4);
+                assert_f32(turned, 10, 30, 2, 4);
+                assert_f32(copy, 1, 2, 3, 4);
+                assert_true(kiln_assign(row, kiln_add(row, row)));
+                assert_f32(x, 10, 2, 60, 8);
+                assert_f32(kiln_add_scalar(turned, 1), 11, 61, 3, 9);
+            }
+}
+
+static void test_overlapping_assign(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 3; round++)
+        kiln_scope {
+            kiln_tensor *x = F32(1, 2, 3, 4, 5);
+            assert_true(kiln_assign(kiln_slice(x, 0, 1, 5, 1), kiln_slice(x, 0, 0, 4, 1)));
+            assert_f32(x, 1, 1, 2, 3, 4);
+            assert_true(kiln_assign(kiln_slice(x, 0, 0, 4, 1), kiln_slice(x, 0, 1, 5, 1)));
+            assert_f32(x, 1, 2, 3, 4, 4);
+            assert_true(kiln_assign(x, kiln_flip(x, KILN_DIMS(0))));
+            assert_f32(x, 4, 4, 3, 2, 1);
+            kiln_tensor *m = kiln_of_f32(((float[]){1, 2, 3, 4}), 2, 2);
+            assert_true(kiln_assign(m, kiln_transpose(m, 0, 1)));
+            assert_f32(m, 1, 3, 2, 4);
+            assert_true(kiln_assign(m, kiln_matmul(m, m)));
+            assert_f32(m, 7, 15, 10, 22);
+        }
+}
+
+static void test_assign_errors(void **state)
+{
+    (void)state;
+    kiln_scope {
+        kiln_tensor *x = F32(1, 2, 3), *w = kiln_set_name(kiln_requires_grad(F32(1, 2, 3), true), "net.weight");
+        assert_false(kiln_assign(kiln_expand(kiln_slice(x, 0, 0, 1, 1), KILN_SHAPE(3)), x));
+        expect_error(KILN_E_SHAPE, "assign", "expanded");
+        assert_false(kiln_assign(x, F32(1, 2)));
+        expect_error(KILN_E_SHAPE, "assign", "[2]");
+        assert_false(kiln_assign(kiln_select(x, 0, 0), x));
+        expect_error(KILN_E_SHAPE, "assign", "[3]");
+        assert_false(kiln_assign(w, x));
+        expect_error(KILN_E_GRADIENT, "assign", "net.weight");
+        assert_false(kiln_assign(NULL, x));
+        assert_false(kiln_assign(x, NULL));
+        kiln_error_clear();
+        assert_f32(x, 1, 2, 3);
+        assert_f32(w, 1, 2, 3);
+        kiln_no_grad assert_true(kiln_assign(w, kiln_neg(x)));
+        assert_f32(w, -1, -2, -3);
+        assert_true(kiln_needs_grad(w));
+    }
+}
+
+/* A view of a parameter is a way around the check above. */
+static void test_assign_view_of_parameter(void **state)
+{
+    (void)state;
+    kiln_scope {
+        kiln_tensor *w = kiln_requires_grad(F32(1, 2, 3), true), *part = kiln_slice(w, 0, 0, 2, 1);
+        if (kiln_assign(part, F32(10, 20))) { /* then it must be differentiated rightly: d w[0] and d w[1] are 0 */
+            assert_true(kiln_backward(kiln_sum_all(kiln_square(w))));
+            assert_f32(kiln_grad_of(w), 0, 0, 6);
+        } else
+            expect_error(KILN_E_GRADIENT, "assign", NULL);
+        kiln_no_grad assert_true(kiln_assign(kiln_slice(w, 0, 0, 2, 1), F32(5, 6)));
+        assert_f32(w, 5, 6, 3);
+    }
+}
+
+/* A value that a gradient needs is overwritten before it: the right gradient or an error, never a wrong one. */
+static void test_overwritten(void **state)
+{
+    (void)state;
+    for (int when = 0; when < 4; when++) /* runs before and after the assignment */
+        kiln_scope {
+            kiln_tensor *w = kiln_requires_grad(F32(2), true), *x = F32(3);
+            kiln_tensor *h = kiln_mul(w, x), *y = kiln_square(h);
+            if (when & 1)
+                assert_true(kiln_eval());
+            assert_true(kiln_assign(x, F32(100)));
+            if (when & 2)
+                assert_true(kiln_eval());
+            if (kiln_backward(kiln_sum_all(y)))
+                assert_f32(kiln_grad_of(w), 36);
+            else
+                expect_error(KILN_E_STATE, NULL, "overwritten");
+        }
+    for (int when = 0; when < 4; when++)
+        kiln_scope {
+            kiln_tensor *w = kiln_requires_grad(F32(2), true);
+            kiln_tensor *h = kiln_mul_scalar(w, 3), *y = kiln_square(h);
+            if (when & 1)
+                assert_true(kiln_eval());
+            assert_true(kiln_assign(h, F32(100)));
+            if (when & 2)
+                assert_true(kiln_eval());
+            if (kiln_backward(kiln_sum_all(y)))
+                assert_f32(kiln_grad_of(w), 36);
+            else
+                expect_error(KILN_E_STATE, NULL, "overwritten");
+        }
+}
+
+/* ---- Replays ------------------------------------------------------------------------------------------------------------------------ */
+
+static void test_replay_allocates_nothing(void **state)
+{
+    (void)state;
+    trainer t = trainer_new();
+    uint64_t host = 0;
+    kiln_memory_stats device = {0}, now = {0};
+    for (int step = 0; step < 6; step++) {
+        if (step == 3) {
+            host = kiln_alloc_count();
+            kiln_memory_get_stats(kiln_default_device(), &device);
+        }
+        assert_true(train(&t, 1, 0, 0));
+    }
+    kiln_memory_get_stats(kiln_default_device(), &now);
+    if (!core_eager())
+        assert_true(kiln_alloc_count() - host <= 3 * 2); /* the walk's list of gradients, a new .grad's extras */
+    assert_int_equal(now.allocations, device.allocations);
+    assert_int_equal(now.in_use, device.in_use);
+    trainer_free(&t);
+}
+
+static void test_replay_equals_first_run(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    snapshot first = {{0}};
+    for (int run = 0; run < 4; run++) {
+        if (run == 3)
+            kiln_plan_cache_set_capacity(0);
+        trainer t = trainer_new();
+        assert_true(train(&t, 1, 0, 0));
+        assert_int_equal(last_plan().replayed, run != 0 && run != 3);
+        snapshot now = trainer_state(&t);
+        if (run)
+            assert_memory_equal(&first, &now, sizeof now);
+        else
+            first = now;
+        trainer_free(&t);
+        if (run == 3)
+            kiln_plan_cache_set_capacity(256);
+        else if (run == 0)
+            assert_true(kiln_plan_cache_stats().plans > 0);
+    }
+}
+
+static void test_peak(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    trainer t = trainer_new();
+    kiln_device device = kiln_default_device();
+    kiln_memory_stats before, after;
+    for (int step = 0; step < 3; step++) {
+        kiln_tensor *x = core_data(9, KILN_SHAPE(100, FEATURES)), *y = kiln_zeros(KILN_SHAPE(100), KILN_I64);
+        assert_true(kiln_eval());
+        kiln_zero_grad_of(t.w);
+        kiln_zero_grad_of(t.b);
+        assert_true(kiln_memory_reset_peak(device) && kiln_memory_get_stats(device, &before));
+        kiln_step {
+            assert_true(kiln_backward(kiln_cross_entropy(kiln_linear(x, t.w, t.b), y)));
+            update(t.w, t.mw);
+            update(t.b, t.mb);
+        }
+        assert_true(kiln_memory_get_stats(device, &after));
+        assert_int_equal(after.peak - before.in_use, last_plan().peak_bytes);
+        assert_int_equal(last_plan().peak_bytes, last_plan().arena_bytes + last_plan().output_bytes);
+        assert_int_equal(after.in_use - before.in_use, last_plan().output_bytes);
+        kiln_release(x);
+        kiln_release(y);
+    }
+    trainer_free(&t);
+}
+
+/* ---- Plans ---------------------------------------------------------------------------------------------------------------------------- */
+
+static void test_describe(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    snapshot want = {{0}};
+    for (int described = 0; described < 2; described++) {
+        trainer t = trainer_new();
+        assert_true(kiln_eval());
+        kiln_step {
+            kiln_tensor *x = core_data(9, KILN_SHAPE(4, FEATURES)), *y = kiln_zeros(KILN_SHAPE(4), KILN_I64);
+            assert_true(kiln_backward(kiln_cross_entropy(kiln_linear(x, t.w, t.b), y)));
+            for (int again = 0; described && again < 2; again++) {
+                char *text = kiln_plan_describe();
+                assert_non_null(text);
+                const char *const words[] = {"kernels", "fused", "memory by role", "parameters", "gradients", "peak", "FLOP",
+                                             "matmul"};
+                for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+                    if (!strstr(text, words[i]))
+                        fail_msg("\"%s\" is not in the description:\n%s", words[i], text);
+                kiln_string_free(text);
+            }
+            update(t.w, t.mw);
+            if (described)
+                kiln_string_free(kiln_plan_describe());
+            update(t.b, t.mb);
+        }
+        snapshot now = trainer_state(&t);
+        if (described)
+            assert_memory_equal(&want, &now, sizeof now);
+        else
+            want = now;
+        trainer_free(&t);
+    }
+    assert_null(kiln_plan_describe());
+    expect_error(KILN_E_STATE, "plan_describe", "nothing is pending");
+}
+
+/* The description is of what the end of the step runs. */
+static void test_describe_is_what_runs(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    kiln_tensor *kept = NULL;
+    int64_t before = 0;
+    kiln_step {
+        kiln_tensor *x = core_data(1, KILN_SHAPE(8)), *a = kiln_exp(x);
+        kept = kiln_keep(kiln_neg(kiln_sin(a)));
+        kiln_string_free(kiln_plan_describe());
+        before = kiln_plan_cache_stats().misses;
+    }
+    assert_int_equal(kiln_plan_cache_stats().misses, before);
+    assert_true(last_plan().replayed);
+    assert_int_equal(last_plan().kernels, 1);
+    kiln_release(kept);
+}
+
+/* How many kernels a step with one kept result takes. */
+#define assert_kernels(n, ...)                                                                                         \
+    do {                                                                                                               \
+        kiln_tensor *kept_ = NULL;                                                                                     \
+        kiln_step                                                                                                      \
+        {                                                                                                              \
+            kiln_tensor *x = core_data(1, KILN_SHAPE(6, 6));                                                           \
+            kiln_tensor *w = core_data(2, KILN_SHAPE(6, 6)), *b = core_data(3, KILN_SHAPE(6));                         \
+            (void)w, (void)b;                                                                                          \
+            kept_ = kiln_keep(__VA_ARGS__);                                                                            \
+        }                                                                                                              \
+        if (last_plan().kernels != (n))                                                                                \
+            fail_msg("%lld kernels instead of %d for %s", (long long)last_plan().kernels, (n), #__VA_ARGS__);          \
+        kiln_release(kept_);                                                                                           \
+    } while (0)
+
+static kiln_tensor *with_unused(kiln_tensor *x)
+{
+    kiln_matmul(x, x);
+    kiln_softmax(x, 1);
+    return kiln_exp(x);
+}
+
+static kiln_tensor *with_common(kiln_tensor *x)
+{
+    kiln_tensor *a = kiln_matmul(kiln_cast(x, KILN_F64), kiln_cast(x, KILN_F64));
+    return kiln_add(a, kiln_matmul(kiln_cast(x, KILN_F64), kiln_cast(x, KILN_F64)));
+}
+
+static void test_fusion(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    assert_kernels(1, kiln_neg(x));
+    assert_kernels(1, kiln_neg(kiln_exp(kiln_sin(kiln_mul(kiln_add(x, w), x)))));
+    assert_kernels(1, kiln_relu(kiln_linear(x, w, b)));
+    assert_kernels(1, kiln_gelu(kiln_linear(x, w, b)));
+    assert_kernels(1, kiln_sum_all(kiln_square(kiln_sub(x, w))));
+    assert_kernels(1, kiln_sum(kiln_exp(kiln_add(x, b)), KILN_DIMS(1), false));
+    assert_kernels(1, kiln_clone(kiln_exp(x)));
+    assert_kernels(1, with_unused(x));
+    assert_kernels(2, with_common(x)); /* one cast, one product with the sum behind it */
+    assert_kernels(2, kiln_matmul(kiln_exp(x), w));
+    assert_kernels(2, kiln_matmul(kiln_relu(kiln_matmul(x, w)), w));
+}
+
+/* A parameter that is used by two layers is cast once. */
+static void test_one_cast(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    kiln_tensor *y = NULL;
+    kiln_step {
+        kiln_tensor *w = core_data(1, KILN_SHAPE(8, 8)), *x = kiln_cast(core_data(2, KILN_SHAPE(8, 8)), KILN_BF16);
+        y = kiln_keep(kiln_matmul(kiln_matmul(x, kiln_cast(w, KILN_BF16)), kiln_cast(w, KILN_BF16)));
+    }
+    assert_int_equal(last_plan().kernels, 4); /* x, w, and two products */
+    kiln_release(y);
+}
+
+/* An update in place writes straight to the parameter. */
+static void test_update_is_one_kernel(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    kiln_scope {
+        kiln_tensor *p = core_data(1, KILN_SHAPE(100)), *m = core_data(2, KILN_SHAPE(100)), *g = core_data(3, KILN_SHAPE(100));
+        for (int i = 0; i < 3; i++)
+            kiln_step {
+                kiln_assign(m, kiln_add(kiln_mul_scalar(m, 0.9), g));
+                kiln_assign(p, kiln_sub(p, kiln_mul_scalar(m, 0.1)));
+            }
+        assert_int_equal(last_plan().kernels, 1);
+        assert_int_equal(last_plan().output_bytes, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        core_test(test_ways_out),
+        core_test(test_keep_and_release),
+        core_test(test_kept_pending),
+        core_test(test_nested_steps),
+        core_test(test_bad_label),
+        core_test(test_bad_label_keeps_gradients),
+        core_test(test_discarded_values),
+        core_test(test_looking),
+        core_test(test_eval_anywhere),
+        core_test(test_assign_forms),
+        core_test(test_assign_is_seen),
+        core_test(test_overlapping_assign),
+        core_test(test_assign_errors),
+        core_test(test_assign_view_of_parameter),
+        core_test(test_overwritten),
+        core_test(test_replay_allocates_nothing),
+        core_test(test_replay_equals_first_run),
+        core_test(test_peak),
+        core_test(test_describe),
+        core_test(test_describe_is_what_runs),
+        core_test(test_fusion),
+        core_test(test_one_cast),
+        core_test(test_update_is_one_kernel),
+    };
+    return CORE_MAIN(tests);
+}
