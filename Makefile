@@ -31,7 +31,7 @@ train: install-build ## install what is missing, build, train the default model 
 	@build/release/bin/kiln train
 
 bench: all ## build and run the benchmarks
-	@if [ -f bench/run.sh ]; then bash bench/run.sh; \
+	@if [ -f bench/run.sh ]; then bash bench/run.sh build/release/bin; \
 	else for b in build/release/bin/kiln_bench_*; do [ -x "$$b" ] || continue; echo "== $$b"; "$$b" || exit 1; done; fi
 
 debug plain asan ubsan tsan: ## build that preset and run its tests

@@ -42,8 +42,7 @@ static void expect_error(kiln_code code, const char *const *words)
 }
 #define EXPECT_ERROR(code, ...) expect_error(code, (const char *const[]){__VA_ARGS__, NULL})
 
-/* ---- Names
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Names ---- */
 
 static void test_names(void **state)
 {
@@ -142,8 +141,7 @@ static void test_describe(void **state)
     EXPECT_ERROR(KILN_E_DEVICE, "not there");
 }
 
-/* ---- The default device
- * -------------------------------------------------------------------------------------------------- */
+/* ---- The default device ---- */
 
 static kiln_device device_of_fresh(void)
 {
@@ -159,14 +157,19 @@ static void leave_by_return(void)
         return;
 }
 
+static void inner_scope(void)
+{
+    kiln_on_device (sim1)
+        assert_int_equal(device_of_fresh(), sim1);
+}
+
 static void test_default_device(void **state)
 {
     (void)state;
     assert_int_equal(kiln_default_device(), KILN_CPU);
     kiln_on_device (sim0) {
         assert_int_equal(device_of_fresh(), sim0);
-        kiln_on_device (sim1)
-            assert_int_equal(device_of_fresh(), sim1);
+        inner_scope();
         assert_int_equal(device_of_fresh(), sim0);
         leave_by_return();
         assert_int_equal(kiln_default_device(), sim0);
@@ -200,8 +203,7 @@ static void test_absent_default(void **state)
     assert_true(kiln_ok());
 }
 
-/* ---- Moving
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Moving ---- */
 
 static void expect_bytes(kiln_tensor *t, const void *expected, size_t bytes)
 {
@@ -287,6 +289,21 @@ static void test_to_after_assign(void **state)
     assert_true(kiln_ok());
 }
 
+static kiln_tensor *square_more(kiln_tensor *t, int i, int round)
+{
+    return kiln_add_scalar(kiln_mul(t, t), -1 - i * 0.5 * (round % 2));
+}
+
+static void on_cpu_alone(int i, float *out)
+{
+    kiln_scope {
+        kiln_tensor *c = kiln_tensor_new(((float[]){1, 2, 3}), KILN_F32, KILN_SHAPE(3), KILN_CPU);
+        for (int round = 0; round < 10; round++)
+            c = square_more(c, i, round);
+        assert_true(kiln_read(c, out, 3 * sizeof *out));
+    }
+}
+
 static void test_two_at_once(void **state)
 {
     (void)state;
@@ -297,16 +314,10 @@ static void test_two_at_once(void **state)
             t[i] = kiln_tensor_new(((float[]){1, 2, 3}), KILN_F32, KILN_SHAPE(3), devices[i]);
         for (int round = 0; round < 10; round++) /* interleaved: each operation is on another device than the last */
             for (int i = 0; i < 3; i++)
-                t[i] = kiln_add_scalar(kiln_mul(t[i], t[i]), -1 - i * 0.5 * (round % 2));
+                t[i] = square_more(t[i], i, round);
         float here[3], there[3];
-        for (int i = 0; i < 2; i++) {
-            kiln_scope /* the same on the CPU alone */
-            {
-                kiln_tensor *c = kiln_tensor_new(((float[]){1, 2, 3}), KILN_F32, KILN_SHAPE(3), KILN_CPU);
-                for (int round = 0; round < 10; round++)
-                    c = kiln_add_scalar(kiln_mul(c, c), -1 - i * 0.5 * (round % 2));
-                assert_true(kiln_read(c, here, sizeof here));
-            }
+        for (int i = 0; i < 3; i++) {
+            on_cpu_alone(i, here);
             assert_true(kiln_read(t[i], there, sizeof there));
             assert_memory_equal(here, there, sizeof here);
         }
@@ -314,8 +325,7 @@ static void test_two_at_once(void **state)
     assert_true(kiln_ok());
 }
 
-/* ---- Gradients across devices
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Gradients across devices ---- */
 
 /* Two layers on two devices; the gradients of all four parameters and of the input, one after the other. */
 static void two_layers(kiln_device first, kiln_device second, float *grads)
@@ -377,8 +387,7 @@ static void test_second_gradient_across(void **state)
     assert_true(kiln_ok());
 }
 
-/* ---- Mismatches
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Mismatches ---- */
 
 static void test_mismatch(void **state)
 {
@@ -410,8 +419,7 @@ static void test_mismatch(void **state)
     assert_true(kiln_ok());
 }
 
-/* ---- Simulated memory is elsewhere
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Simulated memory is elsewhere ---- */
 
 static void test_addresses(void **state)
 {
@@ -429,8 +437,7 @@ static void test_addresses(void **state)
     assert_true(kiln_ok());
 }
 
-/* ---- The same bits
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- The same bits ---- */
 
 static void test_same_bits(void **state)
 {

@@ -11,6 +11,7 @@
 #include "kiln.h"
 #include "support/golden.h"
 #include "support/numbers.h"
+#include "support/suite.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
 
@@ -32,27 +33,32 @@ typedef struct call {
 #define REDUCTION(k) ((kiln_reduction)I(k))
 
 /* Unary calls without attributes, binary ones, unary ones with one or two floats. */
+/* clang-format off */
 #define UNARY(M)                                                                                                       \
-    M(round)                                                                                                           \
-    M(floor) M(ceil) M(trunc) M(frac) M(sign) M(relu) M(relu6) M(selu) M(gelu) M(gelu_tanh) M(silu) M(sigmoid)         \
-        M(logsigmoid) M(hardswish) M(hardsigmoid) M(mish) M(softsign) M(tanh) M(abs) M(neg) M(erf) M(erfc) M(exp)      \
-            M(expm1) M(square) M(atan) M(asinh) M(log) M(log2) M(log10) M(log1p) M(sqrt) M(rsqrt) M(reciprocal)        \
-                M(asin) M(acos) M(acosh) M(atanh) M(isnan) M(isinf) M(isfinite) M(sin) M(cos) M(tan) M(sinh) M(cosh)   \
-                    M(exp2) M(bitwise_not) M(logical_not)
+    M(round) M(floor) M(ceil) M(trunc) M(frac) M(sign) M(relu) M(relu6) M(selu) M(gelu) M(gelu_tanh) M(silu)           \
+    M(sigmoid) M(logsigmoid) M(hardswish) M(hardsigmoid) M(mish) M(softsign) M(tanh) M(abs) M(neg) M(erf) M(erfc)      \
+    M(exp) M(expm1) M(square) M(atan) M(asinh) M(log) M(log2) M(log10) M(log1p) M(sqrt) M(rsqrt) M(reciprocal)         \
+    M(asin) M(acos) M(acosh) M(atanh) M(isnan) M(isinf) M(isfinite) M(sin) M(cos) M(tan) M(sinh) M(cosh) M(exp2)       \
+    M(bitwise_not) M(logical_not) M(clone) M(mean_all) M(zeros_like) M(ones_like)
 #define BINARY(M)                                                                                                      \
-    M(remainder)                                                                                                       \
-    M(fmod) M(floor_divide) M(pow) M(maximum) M(minimum) M(atan2) M(hypot) M(bitwise_and) M(bitwise_or) M(bitwise_xor) \
-        M(logical_and) M(add) M(mul) M(div) M(eq) M(matmul) M(outer) M(dot)
+    M(remainder) M(fmod) M(floor_divide) M(pow) M(maximum) M(minimum) M(atan2) M(hypot) M(bitwise_and) M(bitwise_or)   \
+    M(bitwise_xor) M(logical_and) M(add) M(mul) M(div) M(eq) M(matmul) M(outer) M(dot) M(sub) M(ne) M(lt) M(le)        \
+    M(gt) M(ge) M(logical_or) M(logical_xor)
 #define ONE_FLOAT(M)                                                                                                   \
-    M(remainder_scalar) M(leaky_relu) M(elu) M(celu) M(pow_scalar) M(add_scalar) M(mul_scalar) M(div_scalar)
-#define TWO_FLOATS(M) M(softplus) M(hardtanh) M(clamp)
-#define REDUCE(M)     M(sum) M(mean) M(amax) M(amin) M(logsumexp) M(prod) M(any) M(all)
+    M(remainder_scalar) M(leaky_relu) M(elu) M(celu) M(pow_scalar) M(add_scalar) M(mul_scalar) M(div_scalar)           \
+    M(rsub_scalar) M(rdiv_scalar) M(eq_scalar) M(ne_scalar) M(lt_scalar) M(le_scalar) M(gt_scalar) M(ge_scalar)        \
+    M(full_like)
+#define TWO_FLOATS(M)                                                                                                  \
+    M(softplus) M(hardtanh) M(clamp)
+#define REDUCE(M)                                                                                                      \
+    M(sum) M(mean) M(amax) M(amin) M(logsumexp) M(prod) M(any) M(all)
 #define ONE_INT(M)                                                                                                     \
-    M(softmax)                                                                                                         \
-    M(log_softmax) M(cumsum) M(cumprod) M(adaptive_avg_pool1d) M(adaptive_max_pool1d) M(one_hot) M(tril) M(triu)       \
-        M(squeeze)
+    M(softmax) M(log_softmax) M(cumsum) M(cumprod) M(adaptive_avg_pool1d) M(adaptive_max_pool1d) M(one_hot) M(tril)    \
+    M(triu) M(squeeze) M(unsqueeze)
 #define TWO_INTS(M)                                                                                                    \
-    M(adaptive_avg_pool2d) M(adaptive_max_pool2d) M(roll) M(movedim) M(select) M(flatten) M(argmax) M(argmin) M(argsort)
+    M(adaptive_avg_pool2d) M(adaptive_max_pool2d) M(roll) M(movedim) M(select) M(flatten) M(argmax) M(argmin)          \
+    M(argsort)
+/* clang-format on */
 
 /* name, the call */
 #define CALLS(M)                                                                                                       \
@@ -121,7 +127,15 @@ typedef struct call {
     M(lerp, kiln_lerp(X(0), X(1), F(0)))                                                                               \
     M(addcmul, kiln_addcmul(X(0), X(1), X(2), F(0)))                                                                   \
     M(addcdiv, kiln_addcdiv(X(0), X(1), X(2), F(0)))                                                                   \
-    M(cast, kiln_cast(X(0), (kiln_dtype)I(0)))
+    M(cast, kiln_cast(X(0), (kiln_dtype)I(0)))                                                                         \
+    M(permute, kiln_permute(X(0), REST(0)))                                                                            \
+    M(contiguous, kiln_contiguous(kiln_transpose(X(0), 0, 2)))                                                         \
+    M(arange, kiln_arange(F(0), F(1), F(2), (kiln_dtype)I(0)))                                                         \
+    M(linspace, kiln_linspace(F(0), F(1), I(0), (kiln_dtype)I(1)))                                                     \
+    M(eye, kiln_eye(I(0), I(1), (kiln_dtype)I(2)))                                                                     \
+    M(zeros, kiln_zeros(REST(1), (kiln_dtype)I(0)))                                                                    \
+    M(ones, kiln_ones(REST(1), (kiln_dtype)I(0)))                                                                      \
+    M(scalar, kiln_scalar(F(0), (kiln_dtype)I(0)))
 
 #define DEFINE(name, expression)                                                                                       \
     static kiln_tensor *call_##name(call *c)                                                                           \
@@ -152,12 +166,14 @@ static const struct {
 } calls[] = {CALLS(ROW2) UNARY(ROW) BINARY(ROW) ONE_FLOAT(ROW) TWO_FLOATS(ROW) REDUCE(ROW) ONE_INT(ROW) TWO_INTS(ROW)};
 
 enum { CALLS_KNOWN = sizeof calls / sizeof *calls };
+static kiln_device devices[SUITE_DEVICES];
+static int ndevices;
 static bool seen[CALLS_KNOWN];
 static int64_t cases, values, failures;
 static const char *file_name;
 
-static void complain(const golden_case *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void complain(const golden_case *g, const char *format, ...)
+static void disagree(const golden_case *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void disagree(const golden_case *g, const char *format, ...)
 {
     if (failures++ >= 60)
         return;
@@ -195,28 +211,28 @@ static bool agrees(double got, double want, kiln_dtype dtype, double largest)
 static void compare(const golden_case *g, const char *what, int which, kiln_tensor *t, const golden_tensor *want)
 {
     if (!t) {
-        complain(g, "%s %d is missing: %s", what, which, kiln_last_error()->message);
+        disagree(g, "%s %d is missing: %s", what, which, kiln_last_error()->message);
         return;
     }
     bool shaped = kiln_ndim(t) == want->ndim;
     for (int d = 0; shaped && d < want->ndim; d++)
         shaped = kiln_size(t, d) == want->shape[d];
     if (!shaped || kiln_dtype_of(t) != want->dtype) {
-        complain(g, "%s %d has another shape, or the dtype %s instead of %s", what, which,
+        disagree(g, "%s %d has another shape, or the dtype %s instead of %s", what, which,
                  kiln_dtype_name(kiln_dtype_of(t)), kiln_dtype_name(want->dtype));
         return;
     }
     void *bytes = calloc((size_t)want->count + 1, 8);
     double *got = calloc((size_t)want->count + 1, sizeof(double)), largest = 0;
     if (!kiln_read(t, bytes, (size_t)want->count * kiln_dtype_size(want->dtype)))
-        complain(g, "%s %d cannot be read: %s", what, which, kiln_last_error()->message);
+        disagree(g, "%s %d cannot be read: %s", what, which, kiln_last_error()->message);
     number_load(got, want->dtype, bytes, want->count);
     for (int64_t i = 0; i < want->count; i++)
         if (isfinite(want->data[i]))
             largest = fmax(largest, fabs(want->data[i]));
     for (int64_t i = 0; i < want->count; i++) {
         if (!agrees(got[i], want->data[i], want->dtype, largest)) {
-            complain(g, "%s %d, element %lld: %.17g instead of %.17g", what, which, (long long)i, got[i],
+            disagree(g, "%s %d, element %lld: %.17g instead of %.17g", what, which, (long long)i, got[i],
                      want->data[i]);
             break;
         }
@@ -260,11 +276,11 @@ static void check_gradients(const golden_case *g, call *c)
     if (!kiln_needs_grad(c->out[0])) { /* fine where PyTorch has a gradient of zeros */
         for (int i = 0; i < g->nin; i++)
             if (g->in[i].wants_grad && !all_zero(&g->grad[i]))
-                complain(g, "input %d has no gradient", i);
+                disagree(g, "input %d has no gradient", i);
         return;
     }
     if (!kiln_backward_with(c->out[0], weights(c->out[0]))) {
-        complain(g, "no gradient: %s", kiln_last_error()->message);
+        disagree(g, "no gradient: %s", kiln_last_error()->message);
         return;
     }
     for (int i = 0; i < g->nin; i++) {
@@ -284,7 +300,7 @@ static void run_case(const golden_case *g)
     while (k < CALLS_KNOWN && strcmp(calls[k].name, g->op))
         k++;
     if (k == CALLS_KNOWN) {
-        complain(g, "no such call");
+        disagree(g, "no such call");
         return;
     }
     int64_t before = failures;
@@ -301,7 +317,7 @@ static void run_case(const golden_case *g)
     kiln_error_clear();
 }
 
-static void run_file(const char *name)
+static void run_file(const char *name, kiln_device device)
 {
     char path[1024];
     snprintf(path, sizeof path, "%s/golden/%s.txt", KILN_TEST_DIR, name);
@@ -313,9 +329,10 @@ static void run_file(const char *name)
     golden_case g;
     int state;
     while ((state = golden_next(&f, &g)) == 1) {
-        kiln_scope {
-            run_case(&g);
-        }
+        kiln_on_device (device)
+            kiln_scope {
+                run_case(&g);
+            }
         golden_case_free(&g);
     }
     golden_case_free(&g);
@@ -326,24 +343,29 @@ static void run_file(const char *name)
     assert_int_equal(failures - before, 0);
 }
 
+/* clang-format off */
 #define FILES(M)                                                                                                       \
-    M(conv) M(pool) M(resize) M(loss) M(norm) M(attention) M(reduce) M(pick) M(shape) M(product) M(pointwise) M(promote)
+    M(conv) M(pool) M(resize) M(loss) M(norm) M(attention) M(reduce) M(pick) M(shape) M(product) M(pointwise)          \
+    M(promote) M(create)
+/* clang-format on */
 #define TEST(name)                                                                                                     \
     static void test_##name(void **state)                                                                              \
     {                                                                                                                  \
         (void)state;                                                                                                   \
-        run_file(#name);                                                                                               \
+        for (int d = 0; d < ndevices; d++)                                                                             \
+            run_file(#name, devices[d]);                                                                               \
     }
 FILES(TEST)
 
 int main(void)
 {
+    ndevices = suite_devices(devices);
 #define UNIT(name) cmocka_unit_test(test_##name),
     const struct CMUnitTest tests[] = {FILES(UNIT)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL), operations = 0;
     for (int k = 0; k < CALLS_KNOWN; k++)
         operations += seen[k];
-    printf("golden: %d operations, %lld cases, %lld values agree with PyTorch\n", operations, (long long)cases,
-           (long long)values);
-    return failed;
+    printf("golden: %d operations, %lld cases, %lld values agree with PyTorch (%d devices)\n", operations,
+           (long long)cases, (long long)values, ndevices);
+    return failed || complaints();
 }

@@ -10,6 +10,18 @@
 
 enum { IN = 64, HIDDEN = 96, CLASSES = 10, BATCH = 512 };
 
+/* Sanitizers stop a program that asks for absurd sizes, unless told that it knows how to take a refusal. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+
 static kiln_device sim0;
 static kiln_sim_control_fn control;
 
@@ -42,8 +54,7 @@ static kiln_memory_stats stats_of(kiln_device device)
     return stats;
 }
 
-/* ---- Figures
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Figures ---- */
 
 static void check_figures(kiln_device device)
 {
@@ -123,8 +134,48 @@ static void test_step_figures(void **state)
     check_step_figures(sim0);
 }
 
-/* ---- Limits
- * ------------------------------------------------------------------------------------------------------------- */
+static void use_some(kiln_device device, kiln_tensor *counter, int count)
+{
+    kiln_scope {
+        kiln_tensor *x = kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(100, 100), device);
+        assert_true(kiln_item(kiln_sum_all(kiln_add_scalar(kiln_matmul(x, x), 2))) == 20000);
+        assert_true(kiln_assign(counter, kiln_add_scalar(counter, 1)));
+        assert_true(kiln_item(kiln_sum_all(counter)) == 10 * count);
+    }
+}
+
+/* What a scope owned is gone when it ends, also within another scope that stays open; the same goes for kiln_release.
+ */
+static void check_scopes(kiln_device device)
+{
+    kiln_scope {
+        kiln_tensor *outer = kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(10), device);
+        uint64_t before = memory_in_use(device);
+        for (int i = 0; i < 20; i++) {
+            use_some(device, outer, i + 1);
+            assert_int_equal(memory_in_use(device), before);
+        }
+    }
+    uint64_t before = memory_in_use(device);
+    for (int i = 0; i < 20; i++) {
+        kiln_tensor *x = kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(100), device), *y = kiln_add_scalar(x, 1);
+        assert_true(kiln_eval());
+        kiln_release(x);
+        kiln_release(y);
+        assert_true(kiln_eval());
+        assert_int_equal(memory_in_use(device), before);
+    }
+    assert_true(kiln_ok());
+}
+
+static void test_scopes(void **state)
+{
+    (void)state;
+    check_scopes(KILN_CPU);
+    check_scopes(sim0);
+}
+
+/* ---- Limits ---- */
 
 static void test_limit_on_tensors(void **state)
 {
@@ -194,7 +245,8 @@ static bool fits(test_net *net, int64_t batch)
     return ok;
 }
 
-static void check_refused_step(kiln_device device, double share)
+/* `by_size`: it is the device that is small, not a limit. */
+static void check_refused_step(kiln_device device, double share, bool by_size)
 {
     test_net net;
     assert_true(net_make(&net, device, IN, HIDDEN, CLASSES, 1));
@@ -206,7 +258,12 @@ static void check_refused_step(kiln_device device, double share)
         kiln_zero_grad_of(net.p[i]);
     size_t bytes;
     float *values = net_values(&net, &bytes);
-    kiln_memory_set_limit(device, own + data + (uint64_t)((double)info.peak_bytes * share));
+    uint64_t limit = own + data + (uint64_t)((double)info.peak_bytes * share);
+    kiln_memory_trim(device);
+    if (by_size)
+        control(0, KILN_SIM_MEMORY, (int64_t)limit);
+    else
+        kiln_memory_set_limit(device, limit);
 
     assert_false(net_step(&net, BATCH, 3));
     const kiln_error *e = kiln_last_error();
@@ -232,6 +289,7 @@ static void check_refused_step(kiln_device device, double share)
         fail_msg("with %g of the memory a batch of %lld was suggested, but %lld fit", share, suggested, (long long)low);
     assert_true(fits(&net, suggested));
     kiln_memory_set_limit(device, 0);
+    control(0, KILN_SIM_MEMORY, 0);
     assert_true(fits(&net, BATCH)); /* the program goes on */
     net_free(&net);
     free(values);
@@ -243,8 +301,9 @@ static void test_refused_step(void **state)
     (void)state;
     static const double shares[] = {0.95, 0.8, 0.6, 0.45};
     for (int i = 0; i < 4; i++) {
-        check_refused_step(sim0, shares[i]);
-        check_refused_step(KILN_CPU, shares[i]);
+        check_refused_step(sim0, shares[i], false);
+        check_refused_step(sim0, shares[i], true);
+        check_refused_step(KILN_CPU, shares[i], false);
     }
 }
 
@@ -291,8 +350,7 @@ static void test_tight_limit(void **state)
     assert_true(kiln_ok());
 }
 
-/* ---- The device's own size
- * --------------------------------------------------------------------------------------------- */
+/* ---- The device's own size ---- */
 
 static void test_small_device(void **state)
 {
@@ -370,6 +428,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_figures, restore),
         cmocka_unit_test_teardown(test_step_figures, restore),
+        cmocka_unit_test_teardown(test_scopes, restore),
         cmocka_unit_test_teardown(test_limit_on_tensors, restore),
         cmocka_unit_test_teardown(test_limit_holds, restore),
         cmocka_unit_test_teardown(test_refused_step, restore),

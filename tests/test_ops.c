@@ -70,7 +70,7 @@ static bool call(const run *r, placed_operand *in, kiln_tensor **outs)
     for (int k = 0; k < r->c->nin; k++)
         tensors[k] = in[k].tensor;
     if (r->c->op->max_in == 0) {
-        kiln_on_device(r->device) /* compositions make their parts there */
+        kiln_on_device (r->device) /* compositions make their parts there */
             outs[0] = kiln_op_create(r->c->op, &r->attrs, r->device);
         return outs[0] != NULL;
     }
@@ -237,7 +237,7 @@ static void run_layouts(const test_case *c, void *context)
         if (!(c->op->dtypes >> d & 1) || (done && !depends_on_dtype(c)))
             continue;
         done = true;
-        for (int l = 0; l < LAYOUTS; l++) {
+        for (int l = 0; l < (c->big ? LAYOUT_TRANSPOSED : LAYOUTS); l++) {
             run r = {.c = c, .dtype = (kiln_dtype)d, .l = (layout)l, .attrs = c->attrs};
             bool differs = l == LAYOUT_DENSE;
             for (int k = 0; k < c->nin && !(l == LAYOUT_MIXED && c->nin < 2); k++)
@@ -291,8 +291,11 @@ static kiln_code refusal(const test_case *c, kiln_tensor **in, const char *what)
     return code;
 }
 
-static void place_all(const test_case *c, kiln_dtype dtype, kiln_device device, kiln_tensor **in)
+/* Makes the operands, dense. With `bad` not 0, the first element of each index operand is that; returns whether there
+ * was one. */
+static bool place_all(const test_case *c, kiln_dtype dtype, kiln_device device, double bad, kiln_tensor **in)
 {
+    bool spoilt = false;
     for (int k = 0; k < c->nin; k++) {
         placed_operand placed = {0};
         ref_tensor values;
@@ -300,11 +303,16 @@ static void place_all(const test_case *c, kiln_dtype dtype, kiln_device device, 
         if (c->in[k].kind == '-')
             continue;
         operand_values(c, k, dtype, LAYOUT_DENSE, &values);
+        if (bad != 0 && c->in[k].kind == 'i' && values.count) {
+            values.data[0] = bad;
+            spoilt = true;
+        }
         operand_place(&values, LAYOUT_DENSE, device, &placed);
         in[k] = placed.tensor;
         free(placed.bits);
         operand_free(&values);
     }
+    return spoilt;
 }
 
 static kiln_dtype some_dtype(const kiln_op *op)
@@ -321,7 +329,7 @@ static void refuse_dtypes(const test_case *c, kiln_tensor **in)
         char what[64];
         if (c->op->dtypes >> d & 1 || !strchr("xdp", c->in[0].kind))
             continue;
-        place_all(c, (kiln_dtype)d, KILN_CPU, in);
+        place_all(c, (kiln_dtype)d, KILN_CPU, 0, in);
         snprintf(what, sizeof what, "%s, which it does not declare", kiln_dtype_name((kiln_dtype)d));
         kiln_code code = refusal(c, in, what);
         if (code != KILN_E_DTYPE)
@@ -332,7 +340,7 @@ static void refuse_dtypes(const test_case *c, kiln_tensor **in)
 
 static void refuse_null_and_devices(const test_case *c, kiln_tensor **in)
 {
-    place_all(c, some_dtype(c->op), KILN_CPU, in);
+    place_all(c, some_dtype(c->op), KILN_CPU, 0, in);
     for (int k = 0; k < c->op->min_in && k < c->nin; k++) {
         kiln_tensor *saved = in[k];
         in[k] = NULL;
@@ -378,6 +386,47 @@ static void test_refusals(void **state)
     assert_int_equal(complaints() - before, 0);
 }
 
+/* An index outside its range is an error when the step runs, and what comes after it runs as if nothing had been. */
+static void refuse_index(const test_case *c, void *context)
+{
+    (void)context;
+    if (c->number != 0 || c->op->max_in == 0)
+        return;
+    for (int k = 0; k < 2 * ndevices; k++)
+        kiln_scope {
+            kiln_tensor *in[KILN_MAX_INPUTS], *outs[KILN_MAX_OUTPUTS] = {NULL};
+            double sound[2] = {0}, bad = k % 2 ? -1000000 : 1000000;
+            if (!place_all(c, some_dtype(c->op), devices[k / 2], bad, in))
+                break;
+            char *bits = NULL;
+            if (kiln_op_call(c->op, in, c->nin, &c->attrs, outs)) {
+                size_t size = (size_t)kiln_numel(outs[0]) * kiln_dtype_size(kiln_dtype_of(outs[0]));
+                bits = calloc(size + 1, 1);
+                kiln_read(outs[0], bits, size);
+            }
+            if (kiln_last_error()->code != KILN_E_INDEX)
+                complain(c->op->name, "index %g on %s gives \"%s\"", bad, kiln_device_name(devices[k / 2]),
+                         kiln_code_name(kiln_last_error()->code));
+            free(bits);
+            kiln_error_clear();
+            kiln_tensor *after = kiln_tensor_new((double[]){1, 2}, KILN_F64, 1, (int64_t[]){2}, devices[k / 2]);
+            if (!kiln_read(kiln_mul_scalar(after, 3), sound, sizeof sound) || sound[1] != 6)
+                complain(c->op->name, "after a bad index nothing runs: %s", kiln_last_error()->message);
+            kiln_error_clear();
+            cases_run++;
+        }
+}
+
+static void test_bad_indices(void **state)
+{
+    (void)state;
+    int64_t before = complaints();
+    for (int i = 0; i < kiln_op_count(); i++)
+        if (suite_wants(kiln_op_at(i)))
+            suite_cases(kiln_op_at(i), refuse_index, NULL);
+    assert_int_equal(complaints() - before, 0);
+}
+
 static void test_random(void **state)
 {
     (void)state;
@@ -401,10 +450,8 @@ int main(void)
 {
     ndevices = suite_devices(devices);
     const struct CMUnitTest everything[] = {
-        cmocka_unit_test(test_forward),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_forward), cmocka_unit_test(test_refusals),  cmocka_unit_test(test_bad_indices),
+        cmocka_unit_test(test_random),  cmocka_unit_test(test_gradients),
     };
     const struct CMUnitTest results_only[] = {cmocka_unit_test(test_forward)};
     int failed = getenv("KILN_TEST_DIGEST") ? cmocka_run_group_tests(results_only, NULL, NULL)
@@ -415,7 +462,7 @@ int main(void)
     }
     printf("operations: %d, cases: %lld, gradient checks: %lld, second-order checks: %lld\n", kiln_op_count(),
            (long long)cases_run, (long long)gradients.first, (long long)gradients.second);
-    printf("differentiable: %lld operations; constant, or with results that are no floats: %lld\n",
-           (long long)gradients.operations, (long long)gradients.none);
+    printf("differentiable: %lld operations; constant, or with results that are no floats: %lld:%s\n",
+           (long long)gradients.operations, (long long)gradients.none, gradients.names);
     return failed || complaints();
 }

@@ -158,9 +158,16 @@ static void update(kiln_tensor *p, kiln_tensor *m)
 enum { LOOK_LOSS = 1, LOOK_GRAD = 2, LOOK_PARAMETER = 4, LOOK_HIDDEN = 8, LOOK_AGAIN = 16, LOOKS = 32 };
 
 /* One step of training with momentum; `look` says which values are read on the way. False if it failed. */
+static void look_at(kiln_tensor *t)
+{
+    float out[CLASSES * BATCH + CLASSES * FEATURES];
+    if (t)
+        kiln_read(t, out, (size_t)kiln_numel(t) * sizeof *out);
+}
+
 static bool train(trainer *t, int seed, int64_t bad_label, int look)
 {
-    uint64_t ok = kiln_ok();
+    bool ok = kiln_ok();
     kiln_step {
         int64_t labels[BATCH];
         for (int i = 0; i < BATCH; i++)
@@ -172,33 +179,36 @@ static bool train(trainer *t, int seed, int64_t bad_label, int look)
         kiln_tensor *y = kiln_tensor_new(labels, KILN_I64, KILN_SHAPE(BATCH), kiln_default_device());
         kiln_tensor *h = kiln_linear(kiln_tanh(x), t->w, t->b);
         if (look & LOOK_HIDDEN)
-            core_f32(h);
+            look_at(h);
         kiln_tensor *loss = kiln_cross_entropy(h, y);
         if (look & LOOK_LOSS && kiln_item(loss) > 100)
             loss = kiln_mul_scalar(loss, 0); /* never */
         kiln_backward(loss);
         if (look & LOOK_GRAD)
-            core_f32(kiln_grad_of(t->w));
+            look_at(kiln_grad_of(t->w));
         update(t->w, t->mw);
         if (look & LOOK_PARAMETER)
-            core_f32(t->w);
+            look_at(t->w);
         update(t->b, t->mb);
         if (look & LOOK_AGAIN)
-            assert_false(isnan(kiln_item(loss)));
+            look_at(loss);
     }
+    kiln_device_wait(kiln_default_device()); /* an asynchronous device finds a bad index when it gets there */
     return ok && kiln_ok();
 }
 
 static void test_bad_label(void **state)
 {
     (void)state;
+    if (core_eager() && kiln_default_device() != KILN_CPU)
+        skip(); /* run node by node, behind a queue: part of the step has run before the error is known */
     snapshot want[6];
-    for (int bad = 0; bad < 3; bad++) { /* no bad step; one that sees the error at its end; one that reads the loss */
+    for (int bad = 0; bad < 4; bad++) { /* no bad step; one that sees the error at its end; two that see it on the way */
         trainer t = trainer_new();
         for (int step = 0; step < 6; step++) {
             if (bad && (step == 0 || step == 3)) {
                 snapshot before = trainer_state(&t);
-                assert_false(train(&t, step, step ? 7 : -2, bad == 2 ? LOOK_LOSS : 0));
+                assert_false(train(&t, step, step ? 7 : -2, bad == 1 ? 0 : bad == 2 ? LOOK_LOSS : LOOKS - 1));
                 kiln_error e = *kiln_last_error();
                 assert_int_equal(e.code, KILN_E_INDEX);
                 assert_non_null(strstr(e.message, step ? "7" : "-2"));
@@ -223,6 +233,8 @@ static void test_bad_label(void **state)
 static void test_bad_label_keeps_gradients(void **state)
 {
     (void)state;
+    if (core_eager() || kiln_default_device() != KILN_CPU)
+        skip();
     kiln_scope {
         kiln_tensor *table = kiln_requires_grad(core_data(3, KILN_SHAPE(4, 2)), true);
         const int64_t good[2] = {1, 3}, bad[2] = {1, 4};
@@ -240,6 +252,25 @@ static void test_bad_label_keeps_gradients(void **state)
     }
 }
 
+/* A value that is read in a step runs what was written so far. If that fails, the rest of the step does not happen. */
+static void test_rest_of_failed_step(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    kiln_scope {
+        kiln_tensor *x = F32(1, 2, 3);
+        kiln_step {
+            kiln_tensor *i = kiln_tensor_new((int64_t[]){5}, KILN_I64, KILN_SHAPE(1), kiln_default_device());
+            assert_true(isnan(kiln_item(kiln_index_select(x, 0, i))));
+            kiln_assign(x, kiln_add_scalar(x, 1));
+        }
+        expect_error(KILN_E_INDEX, "index_select", "5");
+        assert_f32(x, 1, 2, 3);
+        kiln_step assert_true(kiln_assign(x, kiln_add_scalar(x, 1)));
+        assert_f32(x, 2, 3, 4);
+    }
+}
+
 /* What was made in a discarded step has no value, says so, and does no harm. */
 static void test_discarded_values(void **state)
 {
@@ -252,12 +283,13 @@ static void test_discarded_values(void **state)
             kiln_assign(counter, kiln_add_scalar(counter, 1));
             kiln_assign(x, kiln_add_scalar(x, 1));
         }
+        kiln_device_wait(kiln_default_device());
         expect_error(KILN_E_INDEX, "index_select", "5");
-        if (!core_eager()) {
+        if (!core_eager() || kiln_default_device() != KILN_CPU) {
             assert_f32(counter, 0);
             assert_f32(x, 1, 2, 3);
         }
-        if (lost) {
+        if (lost && kiln_default_device() == KILN_CPU) {
             float out;
             assert_false(kiln_read(lost, &out, sizeof out));
             expect_error(KILN_E_STATE, NULL, NULL);
@@ -277,7 +309,8 @@ static void test_discarded_values(void **state)
 static void test_looking(void **state)
 {
     (void)state;
-    snapshot want = {{0}};
+    snapshot want;
+    memset(&want, 0, sizeof want);
     for (int look = 0; look < LOOKS; look++) {
         trainer t = trainer_new();
         for (int step = 0; step < 3; step++)
@@ -496,7 +529,10 @@ static void test_replay_equals_first_run(void **state)
 {
     (void)state;
     skip_if_eager();
-    snapshot first = {{0}};
+    snapshot first;
+    memset(&first, 0, sizeof first);
+    kiln_plan_cache_set_capacity(0);
+    kiln_plan_cache_set_capacity(256);
     for (int run = 0; run < 4; run++) {
         if (run == 3)
             kiln_plan_cache_set_capacity(0);
@@ -550,7 +586,8 @@ static void test_describe(void **state)
 {
     (void)state;
     skip_if_eager();
-    snapshot want = {{0}};
+    snapshot want;
+    memset(&want, 0, sizeof want);
     for (int described = 0; described < 2; described++) {
         trainer t = trainer_new();
         assert_true(kiln_eval());
@@ -688,6 +725,7 @@ int main(void)
         core_test(test_nested_steps),
         core_test(test_bad_label),
         core_test(test_bad_label_keeps_gradients),
+        core_test(test_rest_of_failed_step),
         core_test(test_discarded_values),
         core_test(test_looking),
         core_test(test_eval_anywhere),

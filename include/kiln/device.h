@@ -30,7 +30,7 @@ KILN_API kiln_device kiln_device_parse(const char *text);
 /* The best device present; never fails, since the CPU always is. */
 KILN_API kiln_device kiln_device_auto(void);
 
-/* "cpu", "cuda:0"; "none" for KILN_NO_DEVICE. The string is static. */
+/* "cpu", "cuda:0"; "none" for KILN_NO_DEVICE. Valid until the thread has asked for a few more texts. */
 KILN_API const char *kiln_device_name(kiln_device device);
 
 /* How many devices of a kind ("cuda", "sim") there are. When 0, `why` (which may be NULL) receives the reason. */

@@ -30,9 +30,10 @@ KILN_API bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tens
                         kiln_tensor **grads);
 
 /* kiln_no_grad { … }: what is recorded inside needs no gradient. */
-#define kiln_no_grad                                                                                                   \
-    for (kiln_grad_scope kiln_ng_ __attribute__((cleanup(kiln_grad_scope_leave))) = kiln_grad_scope_enter(false);      \
-         kiln_ng_.active; kiln_grad_scope_leave(&kiln_ng_))
+#define kiln_no_grad KILN_NO_GRAD_AS_(KILN_LINE_NAME_(kiln_grad_, __LINE__))
+#define KILN_NO_GRAD_AS_(scope)                                                                                        \
+    for (kiln_grad_scope scope __attribute__((cleanup(kiln_grad_scope_leave))) = kiln_grad_scope_enter(false);         \
+         scope.active; kiln_grad_scope_leave(&scope))
 typedef struct kiln_grad_scope {
     bool saved, active;
 } kiln_grad_scope;

@@ -31,9 +31,13 @@ KILN_API void kiln_scope_leave(kiln_scope_mark *mark); /* leaving twice is harml
  * it runs discards the whole step: parameters and optimizer state are as before it. */
 #define kiln_step KILN_SCOPE_(true)
 
-#define KILN_SCOPE_(step)                                                                                              \
-    for (kiln_scope_mark kiln_mark_ __attribute__((cleanup(kiln_scope_leave))) = kiln_scope_enter(step);               \
-         kiln_mark_.depth; kiln_scope_leave(&kiln_mark_))
+/* One variable a scope, named after its line so that nested ones do not shadow each other. */
+#define KILN_SCOPE_(step) KILN_SCOPE_AS_(step, KILN_LINE_NAME_(kiln_mark_, __LINE__))
+#define KILN_SCOPE_AS_(step, mark)                                                                                     \
+    for (kiln_scope_mark mark __attribute__((cleanup(kiln_scope_leave))) = kiln_scope_enter(step); mark.depth;         \
+         kiln_scope_leave(&mark))
+#define KILN_LINE_NAME_(prefix, line)  KILN_LINE_NAME2_(prefix, line)
+#define KILN_LINE_NAME2_(prefix, line) prefix##line
 
 /* Takes the tensor out of its scope: it lives until kiln_release. Returns it. */
 KILN_API kiln_tensor *kiln_keep(kiln_tensor *t);
@@ -106,10 +110,10 @@ KILN_API kiln_device kiln_default_device(void);
 KILN_API bool kiln_set_default_device(kiln_device device);
 
 /* kiln_on_device(dev) { … }: the default device inside the braces; restored also on break and return. */
-#define kiln_on_device(device)                                                                                         \
-    for (kiln_device_scope kiln_dev_ __attribute__((cleanup(kiln_device_scope_leave))) =                               \
-             kiln_device_scope_enter(device);                                                                          \
-         kiln_dev_.active; kiln_device_scope_leave(&kiln_dev_))
+#define kiln_on_device(device) KILN_ON_DEVICE_AS_(device, KILN_LINE_NAME_(kiln_device_, __LINE__))
+#define KILN_ON_DEVICE_AS_(device, scope)                                                                              \
+    for (kiln_device_scope scope __attribute__((cleanup(kiln_device_scope_leave))) = kiln_device_scope_enter(device);  \
+         scope.active; kiln_device_scope_leave(&scope))
 typedef struct kiln_device_scope {
     kiln_device saved;
     bool active;

@@ -1,35 +1,77 @@
-/* The thread's error: the first one stays until it is cleared. */
+/* The thread's error: the first one stays until it is cleared. It lives in a block of the thread's own, made when the first
+ * text is needed: kept small, the library's thread-local data lets it be opened at run time (dlopen), too. */
 #include "core/fail.h"
 
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdlib.h>
 
-static _Thread_local kiln_error error;
+enum { TEXTS = 8 };
+
+typedef struct notes {
+    kiln_error error;
+    bool last_was_kept; /* the latest kiln_fail became the error: a hint belongs to it */
+    char texts[TEXTS][KILN_TEXT];
+    int turn;
+} notes;
+
+static _Thread_local notes *mine;
 static _Thread_local uint64_t raised;
-static _Thread_local bool last_was_kept; /* the latest kiln_fail became the error: a hint belongs to it */
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Where memory does not even suffice for the error, threads share this one. */
+static notes last_resort;
+
+static void make_key(void)
+{
+    pthread_key_create(&key, free);
+}
+
+static notes *get_notes(void)
+{
+    if (mine)
+        return mine;
+    pthread_once(&once, make_key);
+    notes *n = calloc(1, sizeof *n);
+    if (!n || pthread_setspecific(key, n)) {
+        free(n);
+        return &last_resort;
+    }
+    return mine = n;
+}
+
+char *kiln_text(void)
+{
+    notes *n = get_notes();
+    return n->texts[n->turn++ % TEXTS];
+}
 
 void *kiln_fail(kiln_code code, const char *operation, const char *format, ...)
 {
+    notes *n = get_notes();
     raised++;
-    last_was_kept = error.code == KILN_OK;
-    if (!last_was_kept)
+    n->last_was_kept = n->error.code == KILN_OK;
+    if (!n->last_was_kept)
         return NULL;
     va_list arguments;
     va_start(arguments, format);
-    error.code = code;
-    error.hint[0] = '\0';
-    snprintf(error.operation, sizeof error.operation, "%s", operation ? operation : "");
-    vsnprintf(error.message, sizeof error.message, format, arguments);
+    n->error.code = code;
+    n->error.hint[0] = '\0';
+    snprintf(n->error.operation, sizeof n->error.operation, "%s", operation ? operation : "");
+    vsnprintf(n->error.message, sizeof n->error.message, format, arguments);
     va_end(arguments);
     return NULL;
 }
 
 void *kiln_hint(const char *format, ...)
 {
-    if (!last_was_kept || error.code == KILN_OK)
+    notes *n = get_notes();
+    if (!n->last_was_kept || n->error.code == KILN_OK)
         return NULL;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(error.hint, sizeof error.hint, format, arguments);
+    vsnprintf(n->error.hint, sizeof n->error.hint, format, arguments);
     va_end(arguments);
     return NULL;
 }
@@ -41,27 +83,31 @@ uint64_t kiln_fail_count(void)
 
 bool kiln_ok(void)
 {
-    return error.code == KILN_OK;
+    return !mine || mine->error.code == KILN_OK;
 }
 
 const kiln_error *kiln_last_error(void)
 {
-    return &error;
+    return &get_notes()->error;
 }
 
 void kiln_error_clear(void)
 {
-    error.code = KILN_OK;
-    error.operation[0] = error.message[0] = error.hint[0] = '\0';
+    if (!mine && last_resort.error.code == KILN_OK)
+        return;
+    kiln_error *e = &get_notes()->error;
+    e->code = KILN_OK;
+    e->operation[0] = e->message[0] = e->hint[0] = '\0';
 }
 
 int kiln_report(FILE *stream)
 {
-    if (kiln_ok())
+    const kiln_error *e = kiln_last_error();
+    if (e->code == KILN_OK)
         return 0;
-    fprintf(stream, "kiln: %s%s%s\n", error.operation, error.operation[0] ? ": " : "", error.message);
-    if (error.hint[0])
-        fprintf(stream, "  hint: %s\n", error.hint);
+    fprintf(stream, "kiln: %s%s%s\n", e->operation, e->operation[0] ? ": " : "", e->message);
+    if (e->hint[0])
+        fprintf(stream, "  hint: %s\n", e->hint);
     return 1;
 }
 

@@ -1,5 +1,5 @@
-/* The memory pool of each device: blocks that were given back are kept for reuse, everything is counted, and a limit holds
- * for all of it. */
+/* The memory pool of each device: blocks that were given back are kept for reuse, everything is counted, and a limit
+ * holds for all of it. */
 #include <pthread.h>
 #include <string.h>
 #include "core/alloc.h"
@@ -48,7 +48,8 @@ static int64_t lower_bound(const pool *p, size_t size)
 static bool take_cached(pool *p, size_t size, kiln_block *block)
 {
     int64_t i = lower_bound(p, size);
-    /* A much larger block serves someone else better. Under a limit nothing may be wasted: what was found to fit must. */
+    /* A much larger block serves someone else better. Under a limit nothing may be wasted, since what was found to fit
+     * has to fit. */
     if (i == p->ncached || p->cached[i].size > (p->stats.limit ? size : size + size / 2))
         return false;
     *block = p->cached[i];
@@ -118,10 +119,11 @@ bool kiln_memory_take(kiln_device device, size_t bytes, kiln_block *block)
     if (ok)
         return true;
     if (limited)
-        return kiln_fail(KILN_E_MEMORY, "memory", "%zu bytes more on %s would pass its limit of %llu: %llu are in use", size,
-                         kiln_device_name(device), (unsigned long long)stats.limit, (unsigned long long)stats.in_use);
-    return kiln_fail(KILN_E_MEMORY, "memory", "%s could not give %zu bytes more; %llu are in use", kiln_device_name(device),
-                     size, (unsigned long long)stats.in_use);
+        return kiln_fail(KILN_E_MEMORY, "memory", "%zu bytes more on %s would pass its limit of %llu: %llu are in use",
+                         size, kiln_device_name(device), (unsigned long long)stats.limit,
+                         (unsigned long long)stats.in_use);
+    return kiln_fail(KILN_E_MEMORY, "memory", "%s could not give %zu bytes more; %llu are in use",
+                     kiln_device_name(device), size, (unsigned long long)stats.in_use);
 }
 
 void kiln_memory_give(kiln_device device, kiln_block block)
@@ -151,7 +153,18 @@ int64_t kiln_memory_left(kiln_device device)
     return left > 0 ? left : 0;
 }
 
-/* ---- Public ------------------------------------------------------------------------------------------------------------------ */
+int64_t kiln_memory_available(kiln_device device)
+{
+    kiln_device_info info;
+    int64_t left = kiln_memory_left(device);
+    kiln_memory_stats stats;
+    if (!kiln_device_describe(device, &info) || !info.memory_total || !kiln_memory_get_stats(device, &stats))
+        return left;
+    int64_t available = (int64_t)(info.memory_free + stats.cached);
+    return available < left ? available : left;
+}
+
+/* ---- Public ---- */
 
 bool kiln_memory_get_stats(kiln_device device, kiln_memory_stats *stats)
 {

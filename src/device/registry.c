@@ -160,14 +160,12 @@ kiln_device kiln_device_parse(const char *text)
 
 const char *kiln_device_name(kiln_device device)
 {
-    static _Thread_local char ring[4][24];
-    static _Thread_local int turn;
     if (device == KILN_CPU)
         return "cpu";
     if (device < 0 || device >> 8 >= KINDS)
         return "none";
-    char *name = ring[turn++ & 3];
-    snprintf(name, sizeof ring[0], "%s:%d", kinds[device >> 8].name, device & 255);
+    char *name = kiln_text();
+    snprintf(name, KILN_TEXT, "%s:%d", kinds[device >> 8].name, device & 255);
     return name;
 }
 

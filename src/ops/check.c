@@ -73,6 +73,15 @@ bool kiln_check_attr(const kiln_call *c, bool holds, const char *format, ...)
 bool kiln_broadcast(int an, const int64_t *a, int bn, const int64_t *b, int *outn, int64_t *out)
 {
     int n = an > bn ? an : bn;
+    int same = 0;
+    while (an == bn && same < n && a[same] == b[same])
+        same++;
+    if (an == bn && same == n) { /* the usual case */
+        *outn = n;
+        for (int d = 0; d < n; d++)
+            out[d] = a[d];
+        return true;
+    }
     int64_t result[KILN_MAX_DIMS]; /* `out` may be one of the operands */
     for (int d = 0; d < n; d++) {
         int64_t x = d < n - an ? 1 : a[d - (n - an)];
@@ -117,12 +126,10 @@ void kiln_desc_like(kiln_desc *d, const kiln_tensor *t)
 
 const char *kiln_shape_text(int ndim, const int64_t *shape)
 {
-    static _Thread_local char ring[4][200];
-    static _Thread_local int turn;
-    char *text = ring[turn++ & 3];
-    int n = snprintf(text, sizeof ring[0], "[");
+    char *text = kiln_text();
+    int n = snprintf(text, KILN_TEXT, "[");
     for (int d = 0; d < ndim; d++)
-        n += snprintf(text + n, sizeof ring[0] - (size_t)n, "%s%lld", d ? ", " : "", (long long)shape[d]);
-    snprintf(text + n, sizeof ring[0] - (size_t)n, "]");
+        n += snprintf(text + n, KILN_TEXT - (size_t)n, "%s%lld", d ? ", " : "", (long long)shape[d]);
+    snprintf(text + n, KILN_TEXT - (size_t)n, "]");
     return text;
 }

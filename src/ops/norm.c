@@ -403,8 +403,8 @@ static bool batch_norm_infer(kiln_call *c)
     if (!check_channels(c))
         return false;
     if (c->attrs.i[0] && values_per_channel(x) <= 1) {
-        kiln_fail(KILN_E_SHAPE, c->op->name, "x %s has %lld values a channel; training needs more than one",
-                  kiln_shape_text(x->ndim, x->shape), (long long)values_per_channel(x));
+        kiln_fail(KILN_E_SHAPE, c->op->name, "x %s has less than two values a channel, which training needs",
+                  kiln_shape_text(x->ndim, x->shape));
         return kiln_hint("use a larger batch, or evaluation mode");
     }
     if (!kiln_check_attr(c, c->attrs.i[0] || (c->in[1] && c->in[2]), "evaluation needs running_mean and running_var"))

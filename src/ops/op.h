@@ -166,7 +166,7 @@ int64_t kiln_count(int ndim, const int64_t *shape);
 void kiln_desc_set(kiln_desc *d, kiln_dtype dtype, int ndim, const int64_t *shape);
 void kiln_desc_like(kiln_desc *d, const kiln_tensor *t); /* same dtype and shape as t, dense */
 
-/* "[2, 3]" into one of a few rotating static-per-thread buffers, for messages. */
+/* "[2, 3]" in a kiln_text buffer, for messages. */
 const char *kiln_shape_text(int ndim, const int64_t *shape);
 
 #endif

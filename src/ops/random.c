@@ -115,10 +115,7 @@ static kiln_tensor *draw(const kiln_op *op, const char *name, int ndim, const in
     for (int d = 0; d < ndim; d++)
         a.i[a.nints++] = shape[d];
     kiln_random_take(count, a.f);
-    kiln_tensor *out = NULL;
-    kiln_on_device (device) /* where a composition makes its parts */
-        out = kiln_op_create(op, &a, device);
-    return out;
+    return kiln_op_create(op, &a, device);
 }
 
 kiln_tensor *kiln_rand(int ndim, const int64_t *shape, kiln_dtype dtype)

@@ -18,4 +18,7 @@ int64_t kiln_backend_generation(kiln_device device);
 /* Bytes that could still be taken from the device now; INT64_MAX where there is no limit to be told. */
 int64_t kiln_memory_left(kiln_device device);
 
+/* The same by asking the device, which may take its time: what it has free, and what the pool would give back. */
+int64_t kiln_memory_available(kiln_device device);
+
 #endif

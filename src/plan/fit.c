@@ -56,6 +56,26 @@ static bool like_parameter(const kiln_trace *tr, int64_t bytes)
     return false;
 }
 
+static bool is_product(const kiln_kernel *k)
+{
+    return k->op && k->op->cls == KILN_CLASS_MATMUL && k->nin == 2;
+}
+
+/* Whether a product copies its operands together before it starts depends on its size: the device is asked. */
+static double product_workspace(const kiln_plan *p, const kiln_kernel *k, int64_t from, int64_t to)
+{
+    if (!is_product(k))
+        return 0;
+    kiln_operand in[2] = {k->in[0], k->in[1]};
+    kiln_kernel smaller = *k;
+    for (int i = 0; i < 2; i++)
+        for (int d = 0; d < in[i].ndim; d++)
+            if (in[i].shape[d] % from == 0)
+                in[i].shape[d] = in[i].shape[d] / from * to;
+    smaller.in = in;
+    return (double)kiln_backend_workspace(p->device, &smaller);
+}
+
 static void add_buffer(demand *d, const kiln_buffer *b, int64_t batch, bool grows)
 {
     if (grows)
@@ -73,7 +93,10 @@ static void survey(const kiln_trace *tr, const kiln_plan *p, int64_t batch, dema
 {
     for (int64_t i = 0; i < p->nbuffers; i++) {
         const kiln_buffer *b = &p->buffers[i];
-        bool grows = b->role != KILN_ROLE_WORKSPACE && b->bytes % batch == 0 && !like_parameter(tr, b->bytes);
+        bool work = b->role == KILN_ROLE_WORKSPACE,
+             grows = !work && b->bytes % batch == 0 && !like_parameter(tr, b->bytes);
+        if (work && is_product(&p->kernels[b->first]))
+            continue; /* asked for again by product_workspace */
         if (b->place == KILN_IN_OUTPUT)
             add_buffer(outputs, b, batch, grows);
         for (int32_t k = b->first; b->place == KILN_IN_ARENA && k <= b->last; k++)
@@ -81,12 +104,13 @@ static void survey(const kiln_trace *tr, const kiln_plan *p, int64_t batch, dema
     }
 }
 
-static double arena_at(const demand *live, int64_t nkernels, int64_t batch)
+static double arena_at(const kiln_plan *p, const demand *live, int64_t from, int64_t batch)
 {
     double most = 0;
-    for (int64_t k = 0; k < nkernels; k++)
-        if (at_batch(&live[k], batch) > most)
-            most = at_batch(&live[k], batch);
+    for (int64_t k = 0; k < p->nkernels; k++) {
+        double bytes = at_batch(&live[k], batch) + product_workspace(p, &p->kernels[k], from, batch);
+        most = bytes > most ? bytes : most;
+    }
     return most;
 }
 
@@ -97,13 +121,13 @@ int64_t kiln_plan_fitting_batch(const kiln_trace *tr, const kiln_plan *p, int64_
     if (!live)
         return 0;
     survey(tr, p, *batch, &outputs, live);
-    double data = data_bytes(tr, *batch), all = arena_at(live, p->nkernels, *batch);
-    double holes =
-        all > 0 && (double)p->arena_bytes > all ? (double)p->arena_bytes / all : 1; /* not every byte is used */
-    int64_t low = 0, high = *batch;                                                 /* low fits, high does not */
+    double data = data_bytes(tr, *batch), all = arena_at(p, live, *batch, *batch);
+    /* Buffers leave holes between them, and with other sizes other ones: as large as now, and a tenth more. */
+    double holes = all > 0 && (double)p->arena_bytes > all ? (double)p->arena_bytes / all + 0.1 : 1.1;
+    int64_t low = 0, high = *batch; /* low fits, high does not */
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;
-        double need = at_batch(&outputs, middle) + holes * arena_at(live, p->nkernels, middle);
+        double need = at_batch(&outputs, middle) + holes * arena_at(p, live, *batch, middle);
         double room = (double)left + data * (1 - (double)middle / (double)*batch);
         *(need <= room ? &low : &high) = middle;
     }

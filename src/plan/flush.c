@@ -103,10 +103,10 @@ static double mib(int64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-/* Refuses a step that cannot fit, before its first kernel, and says who needs what. */
-static bool check_room(const kiln_trace *tr, const kiln_plan *p)
+/* Refuses a step that cannot fit into `left` bytes, before its first kernel, and says who needs what. */
+static bool check_room(const kiln_trace *tr, const kiln_plan *p, int64_t left)
 {
-    int64_t need = p->arena_bytes + p->all_output_bytes, left = kiln_memory_left(p->device);
+    int64_t need = p->arena_bytes + p->all_output_bytes;
     if (need <= left)
         return true;
     kiln_fail(KILN_E_MEMORY, "step",
@@ -128,7 +128,8 @@ static bool take_memory(kiln_trace *tr, const kiln_plan *p, kiln_block *arena)
     *arena = (kiln_block){0};
     tr->nblocks = 0;
     if (!KILN_GROW(tr->blocks, tr->blocks_capacity, p->noutputs) ||
-        !KILN_GROW(tr->addresses, tr->addresses_capacity, (int64_t)p->nslots + p->noutputs) || !check_room(tr, p))
+        !KILN_GROW(tr->addresses, tr->addresses_capacity, (int64_t)p->nslots + p->noutputs) ||
+        !check_room(tr, p, kiln_memory_left(p->device)))
         return false;
     for (; tr->nblocks < p->noutputs; tr->nblocks++)
         if (!kiln_memory_take(p->device, (size_t)p->output_bytes[tr->nblocks], &tr->blocks[tr->nblocks]))
@@ -136,10 +137,20 @@ static bool take_memory(kiln_trace *tr, const kiln_plan *p, kiln_block *arena)
     return !p->arena_bytes || kiln_memory_take(p->device, (size_t)p->arena_bytes, arena);
 }
 
+/* The device itself had no more to give: the block it could not give tells less than what the step needs. */
+static void explain(const kiln_trace *tr, const kiln_plan *p)
+{
+    int64_t left = kiln_memory_available(p->device);
+    if (kiln_last_error()->code != KILN_E_MEMORY || p->arena_bytes + p->all_output_bytes <= left)
+        return;
+    kiln_error_clear();
+    check_room(tr, p, left);
+}
+
 static bool run(kiln_trace *tr, const kiln_plan *p)
 {
     kiln_block arena;
-    bool ok = take_memory(tr, p, &arena);
+    bool was_ok = kiln_ok(), ok = take_memory(tr, p, &arena);
     if (ok) {
         for (int32_t i = 0; i < p->nslots; i++)
             tr->addresses[i] = tr->slots[i]->address;
@@ -152,6 +163,8 @@ static bool run(kiln_trace *tr, const kiln_plan *p)
         kiln_memory_give(p->device, arena);
     for (int64_t i = 0; !ok && i < tr->nblocks; i++)
         kiln_memory_give(p->device, tr->blocks[i]);
+    if (!ok && was_ok)
+        explain(tr, p);
     return ok;
 }
 
@@ -185,10 +198,24 @@ static void note_info(const kiln_plan *p, bool found)
                                  .replayed = found};
 }
 
+/* A step in which an error was raised, and not cleared, will be discarded: nothing of it may run any more. */
+static bool step_has_failed(void)
+{
+    const kiln_thread *th = kiln_thread_state();
+    for (int64_t i = 0; th->steps && i < th->nframes; i++)
+        if (th->frames[i].step)
+            return !kiln_ok() && kiln_fail_count() != th->frames[i].failures;
+    return false;
+}
+
 bool kiln_flush(kiln_trace *tr, bool final)
 {
     if (tr->nnodes == tr->first_node || tr->busy)
         return true;
+    if (step_has_failed()) {
+        kiln_trace_discard(tr);
+        return false;
+    }
     tr->busy = true;
     bool found, ok = list_results(tr, final) && finish_code(tr);
     kiln_plan *p = ok ? get_plan(tr, &found) : NULL;

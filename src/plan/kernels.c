@@ -182,6 +182,18 @@ static int16_t final_register(const writer *w, int16_t reg)
 
 /* ---- Commits --------------------------------------------------------------------------------------------------------------- */
 
+/* True if a register that was only loaded is stored or reduced as it is: a device may still read its memory then. */
+static bool passes_on(const writer *w, int load)
+{
+    const kiln_draft *d = w->d;
+    for (int32_t i = d->groups[w->group].last; i >= 0; i = d->node_next[i]) {
+        int32_t out = kiln_draft_of(d, kiln_draft_node(d, i)->out);
+        if (w->reg_group[out] == w->group && w->reg_of[out] == load && needs_memory(&d->values[out], w->group))
+            return true;
+    }
+    return w->g->reduces && w->g->reduce_src == load;
+}
+
 /* A value that replaces a slot's contents may be written there at once if no one needs the old contents afterwards, not
  * even a step that is called off because of a bad index. */
 static bool may_write_slot(const writer *w, const kiln_draft_value *x, const kiln_kernel *k)
@@ -195,7 +207,8 @@ static bool may_write_slot(const writer *w, const kiln_draft_value *x, const kil
             return false; /* the matmul at the group's start reads it */
     for (int i = 0; i < w->g->nloads; i++) {
         const kiln_operand *l = &w->g->loads[i];
-        if (l->buffer == buffer && buffer >= 0 && (!l->dense || l->offset || kiln_count(l->ndim, l->shape) != w->g->count))
+        if (l->buffer == buffer && buffer >= 0 &&
+            (!l->dense || l->offset || kiln_count(l->ndim, l->shape) != w->g->count || passes_on(w, i)))
             return false;
     }
     for (int i = 0; i < w->g->nstores; i++) /* two values for one slot cannot happen; two windows of one storage could */

@@ -73,8 +73,12 @@ static void give(layout *l, int64_t offset, int64_t bytes)
     }
 }
 
+/* True if the kernel reads the buffer in another way than through this load, or stores the load as it is. */
 static bool reads_elsewhere(const kiln_kernel *k, int32_t buffer, int load)
 {
+    for (int i = 0; i < k->group->nstores; i++)
+        if (k->group->stores[i].src == load)
+            return true;
     for (int i = 0; i < k->nin; i++)
         if (k->in[i].buffer == buffer)
             return true;

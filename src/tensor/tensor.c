@@ -35,10 +35,11 @@ kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim,
     t->storage = storage;
     t->extra = NULL;
     t->offset = offset;
-    memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
-    if (stride)
-        memcpy(t->stride, stride, (size_t)ndim * sizeof *stride);
-    else
+    for (int d = 0; d < ndim; d++) /* a handful of words: loops are quicker than calls here */
+        t->shape[d] = shape[d];
+    for (int d = 0; stride && d < ndim; d++)
+        t->stride[d] = stride[d];
+    if (!stride)
         kiln_dense_strides(ndim, shape, t->stride);
     if (!kiln_scope_adopt(th, t)) {
         kiln_release(t);

@@ -123,9 +123,9 @@ static kiln_tensor *whole_of(kiln_trace *tr, kiln_tensor *t)
     int64_t n = (int64_t)(t->storage->bytes / kiln_dtype_size((kiln_dtype)t->dtype));
     if (value < 0)
         return NULL;
-    const kiln_value *v = &tr->values[value];
-    if (v->base != value) /* a pending view: its base is dense */
-        return kiln_trace_handle(tr, v->base);
+    int32_t base = tr->values[value].base;
+    if (base != value && tr->values[base].node >= 0) /* what a node made is dense; a leaf may itself be a window */
+        return kiln_trace_handle(tr, base);
     kiln_storage_ref(t->storage);
     return kiln_tensor_make(t->storage, (kiln_dtype)t->dtype, 1, &n, NULL, 0);
 }
@@ -145,54 +145,66 @@ static bool assign_checked(kiln_trace *tr, kiln_tensor *destination, kiln_tensor
         c.attrs.i[destination->ndim] = destination->offset;
         c.attrs.nints = destination->ndim + 1;
     }
-    if (!c.op->infer(&c) || !kiln_map_reserve(&tr->written, 1))
+    if (!c.op->infer(&c) || !kiln_map_reserve(&tr->written, 1) ||
+        !kiln_trace_record(tr, &c, destination->device, s, &out))
         return false;
-    s->version++;
-    if (!kiln_trace_record(tr, &c, destination->device, s, &out)) {
-        s->version--;
-        return false;
-    }
+    /* Only now: the operands may be older windows of the same storage. */
+    tr->values[out->value].version = out->version = ++s->version;
     kiln_map_put(&tr->written, s, out->value);
+    bool grad = tr->values[out->value].requires_grad;
     kiln_release(out);
-    return !tr->eager || kiln_flush(tr, false);
+    /* Other windows are found when they are used; one that a gradient flows through must know before anything runs. */
+    return (destination->leaf && !grad) || kiln_trace_value(tr, destination) >= 0;
 }
 
-bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
+/* True if the value is a parameter or shows part of one that a gradient flows to. */
+static bool shows_parameter(const kiln_trace *tr, int32_t value)
 {
-    kiln_trace *tr = destination && source ? kiln_trace_current() : NULL;
-    if (!tr)
-        return false;
-    kiln_thread *th = kiln_thread_state();
+    for (const kiln_value *v = &tr->values[value]; v->requires_grad;) {
+        if (v->leaf && v->leaf->leaf && v->leaf->requires_grad)
+            return true;
+        if (v->node < 0 || tr->nodes[v->node].op->cls != KILN_CLASS_VIEW)
+            return false;
+        v = &tr->values[tr->operands[tr->nodes[v->node].in]];
+    }
+    return false;
+}
+
+static bool check_assign(kiln_trace *tr, kiln_tensor *destination, const kiln_tensor *source)
+{
     if (destination->device != source->device) {
         kiln_fail(KILN_E_DEVICE, "assign", "the destination %s is on %s, but the source is on %s",
                   kiln_tensor_label(destination, ""), kiln_device_name(destination->device),
                   kiln_device_name(source->device));
         return kiln_hint("kiln_to(source, kiln_device_of(destination)) first");
     }
-    if (destination->leaf && destination->requires_grad && th->grad_enabled) {
+    bool recording = kiln_thread_state()->grad_enabled && kiln_needs_grad(destination);
+    int32_t value = recording ? kiln_trace_value(tr, destination) : -1;
+    if (recording && (value < 0 || shows_parameter(tr, value))) {
         kiln_fail(KILN_E_GRADIENT, "assign", "%s needs a gradient and cannot be changed in place while recording one",
                   kiln_tensor_label(destination, "the tensor"));
         return kiln_hint("put the assignment into kiln_no_grad { … }");
     }
     const kiln_storage *s = destination->storage;
     if (!s->has_memory && s->trace_refs > 0 && destination->epoch != tr->epoch && kiln_map_get(&tr->written, s) < 0) {
-        kiln_fail(KILN_E_STATE, "assign", "%s is pending in another thread", kiln_tensor_label(destination, "the destination"));
+        kiln_fail(KILN_E_STATE, "assign", "%s is pending in another thread",
+                  kiln_tensor_label(destination, "the destination"));
         return kiln_hint("call kiln_eval in the thread that wrote it before handing it over");
     }
     for (int d = 0; d < destination->ndim; d++)
         if (destination->stride[d] == 0 && destination->shape[d] > 1)
             return kiln_fail(KILN_E_SHAPE, "assign", "the destination is an expanded view: its elements share memory");
-    bool ok = false, grad = destination->requires_grad;
-    kiln_scope ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
-    if (!ok || destination->leaf)
-        return ok;
-    /* A computed tensor now needs a gradient if and only if what was assigned does. */
-    int32_t value = kiln_trace_value(tr, destination);
-    if (value < 0)
-        return false;
-    destination->requires_grad = tr->values[value].requires_grad;
-    tr->graph_handles += (int)destination->requires_grad - (int)grad;
     return true;
+}
+
+bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
+{
+    kiln_trace *tr = destination && source ? kiln_trace_current() : NULL;
+    if (!tr || !check_assign(tr, destination, source))
+        return false;
+    bool ok = false;
+    kiln_scope ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
+    return ok && (!tr->eager || kiln_flush(tr, false));
 }
 
 /* ---- Moving ---------------------------------------------------------------------------------------------------------------- */
@@ -223,7 +235,8 @@ static kiln_tensor *move(kiln_trace *tr, kiln_tensor *t, kiln_device device)
     if (!dense || ((pending || grad) && !kiln_flush(tr, false)))
         return NULL;
     if (!dense->storage->has_memory) {
-        kiln_fail(KILN_E_STATE, "to", "the tensor has no value: it is pending in another thread, or its step was discarded");
+        kiln_fail(KILN_E_STATE, "to",
+                  "the tensor has no value: it is pending in another thread, or its step was discarded");
         return kiln_hint("call kiln_eval in the thread that wrote it before handing it over");
     }
     kiln_storage *s = kiln_storage_new(device, (size_t)kiln_numel(t) * kiln_dtype_size((kiln_dtype)t->dtype));

@@ -53,6 +53,8 @@ kiln_tensor *kiln_requires_grad(kiln_tensor *t, bool wanted)
         t->leaf = true;
         t->epoch = 0;
     }
+    if (t->requires_grad != wanted)
+        t->epoch = 0; /* its value in the trace, if it has one, is of the other kind */
     t->requires_grad = wanted;
     if (t->storage->role == KILN_ROLE_DATA && wanted)
         t->storage->role = KILN_ROLE_PARAMETER;
@@ -166,6 +168,35 @@ static bool back_node(walk *w, int64_t n)
     return true;
 }
 
+void kiln_trace_settle_grads(kiln_trace *tr, bool restore)
+{
+    while (tr->nreplaced) {
+        struct kiln_replaced_grad r = tr->replaced[--tr->nreplaced];
+        kiln_tensor **grad = &r.leaf->extra->grad;
+        if (restore) {
+            kiln_tensor_unref(*grad);
+            *grad = r.grad;
+        } else
+            kiln_tensor_unref(r.grad);
+        kiln_tensor_unref(r.leaf);
+    }
+}
+
+/* Makes g the gradient of t. The old one is remembered until g is known to have been computed; one that is itself pending
+ * has replaced another in the same segment. */
+static bool set_grad(kiln_trace *tr, kiln_tensor *t, kiln_tensor *g)
+{
+    kiln_tensor **grad = &t->extra->grad;
+    if (*grad && !(*grad)->storage->has_memory)
+        kiln_tensor_unref(*grad);
+    else if (KILN_GROW(tr->replaced, tr->replaced_capacity, tr->nreplaced + 1))
+        tr->replaced[tr->nreplaced++] = (struct kiln_replaced_grad){kiln_tensor_ref(t), *grad};
+    else
+        return false;
+    *grad = kiln_keep(g);
+    return true;
+}
+
 static bool leaf_arrived(walk *w, int32_t value)
 {
     if (!w->grads[value])
@@ -184,9 +215,7 @@ static bool leaf_arrived(walk *w, int32_t value)
     if (!g)
         return false;
     g->storage->role = KILN_ROLE_GRADIENT;
-    kiln_tensor_unref(e->grad);
-    e->grad = kiln_keep(g);
-    return true;
+    return set_grad(w->tr, t, g);
 }
 
 /* Values and nodes are in the order they were written, so one pass from the last to the first sees every gradient
@@ -234,7 +263,9 @@ bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad)
         return false;
     walk w = {.tr = tr, .accumulate = true};
     bool ok = false;
+    tr->walks++;
     kiln_scope kiln_no_grad ok = seed(&w, output, grad, "backward");
+    tr->walks--;
     kiln_free(w.grads);
     return ok;
 }
@@ -260,6 +291,7 @@ bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const
         if (!inputs[i] || !kiln_needs_grad(inputs[i]))
             return kiln_fail(KILN_E_GRADIENT, "grad", "input %d does not need a gradient", i + 1);
     walk w = {.tr = tr};
+    tr->walks++;
     bool ok = kiln_trace_value(tr, output) >= 0;
     for (int i = 0; ok && i < n; i++) /* first all values, then arrays of their number */
         ok = kiln_trace_value(tr, inputs[i]) >= 0;
@@ -273,6 +305,7 @@ bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const
         grads[i] = v < w.count && w.grads[v] ? w.grads[v] : kiln_zeros_like(inputs[i]);
         ok = grads[i] != NULL;
     }
+    tr->walks--;
     kiln_free(w.grads);
     kiln_free(w.stop);
     return ok;

@@ -118,8 +118,10 @@ static bool call_on(const kiln_op *op, kiln_tensor *const *in, int nin, const ki
     c.in = (kiln_tensor **)in;
     c.attrs.nints = attrs->nints;
     c.attrs.nfloats = attrs->nfloats;
-    memcpy(c.attrs.i, attrs->i, (size_t)attrs->nints * sizeof *attrs->i);
-    memcpy(c.attrs.f, attrs->f, (size_t)attrs->nfloats * sizeof *attrs->f);
+    for (int i = 0; i < attrs->nints; i++)
+        c.attrs.i[i] = attrs->i[i];
+    for (int i = 0; i < attrs->nfloats; i++)
+        c.attrs.f[i] = attrs->f[i];
     device = common_device(&c, device);
     if (device == KILN_NO_DEVICE || (nin && !check_dtypes(&c)))
         return false;
@@ -141,6 +143,26 @@ static bool call_on(const kiln_op *op, kiln_tensor *const *in, int nin, const ki
     return record(&c, device, out);
 }
 
+/* Outside any scope nobody else releases what a composition makes on its way. */
+static bool call_without_scope(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs,
+                               kiln_device device, kiln_tensor **out)
+{
+    bool ok = false;
+    kiln_scope {
+        ok = call_on(op, in, nin, attrs, device, out);
+        for (int j = 0; ok && j < (op->nout ? op->nout : 1); j++)
+            kiln_keep(out[j]);
+    }
+    return ok;
+}
+
+static bool call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs, kiln_device device,
+                 kiln_tensor **out)
+{
+    kiln_thread *th = kiln_thread_state();
+    return th && (th->nframes ? call_on : call_without_scope)(op, in, nin, attrs, device, out);
+}
+
 bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs, kiln_tensor **out)
 {
     for (int j = 0; j < (op->nout ? op->nout : 1); j++)
@@ -153,7 +175,7 @@ bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln
                 kiln_fail(KILN_E_ARGUMENT, op->name, "operand %d is NULL", i + 1);
             return false;
         }
-    return call_on(op, in, nin, attrs, KILN_NO_DEVICE, out);
+    return call(op, in, nin, attrs, KILN_NO_DEVICE, out);
 }
 
 kiln_tensor *kiln_op_one(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs)
@@ -167,5 +189,8 @@ kiln_tensor *kiln_op_create(const kiln_op *op, const kiln_attrs *attrs, kiln_dev
     kiln_tensor *out[KILN_MAX_OUTPUTS];
     if (device == KILN_NO_DEVICE)
         return kiln_fail(KILN_E_DEVICE, op->name, "there is no device to make the tensor on");
-    return call_on(op, NULL, 0, attrs, device, out) ? out[0] : NULL;
+    bool ok = false;
+    kiln_on_device (device) /* compositions make their parts there too */
+        ok = call(op, NULL, 0, attrs, device, out);
+    return ok ? out[0] : NULL;
 }

@@ -45,7 +45,7 @@ kiln_tensor *kiln_of_(const void *data, kiln_dtype dtype, size_t count, int ndim
 bool kiln_eval(void)
 {
     kiln_trace *tr = kiln_trace_current();
-    return tr && kiln_flush(tr, false);
+    return tr && kiln_flush(tr, false) && kiln_trace_tidy(tr);
 }
 
 /* A dense tensor with memory that holds t's elements; NULL with an error. */

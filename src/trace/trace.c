@@ -27,6 +27,7 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->commits);
     kiln_free(tr->addresses);
     kiln_free(tr->blocks);
+    kiln_free(tr->replaced);
     kiln_free(tr);
 }
 
@@ -63,6 +64,7 @@ void kiln_trace_clear(kiln_trace *tr)
 {
     /* New epoch first: releasing leaves below may free handles, which then need not be looked up. */
     tr->epoch = atomic_fetch_add(&next_epoch, 1);
+    kiln_trace_settle_grads(tr, false);
     for (int64_t i = 0; i < tr->nvalues; i++) {
         kiln_value *v = &tr->values[i];
         if (v->base == i && v->storage) {
@@ -86,18 +88,19 @@ void kiln_trace_discard(kiln_trace *tr)
         if (v->base == i && v->node >= 0 && v->storage->has_memory)
             v->storage->version = v->storage->memory_version;
     }
+    kiln_trace_settle_grads(tr, true);
     kiln_trace_clear(tr);
 }
 
 void kiln_trace_next_segment(kiln_trace *tr)
 {
     start_segment(tr);
-    kiln_map_clear(&tr->written); /* memory now holds the newest values, so windows can be imported from it again */
+    kiln_trace_settle_grads(tr, false);
 }
 
 /* ---- The code ------------------------------------------------------------------------------------------------------ */
 
-void kiln_trace_put(kiln_trace *tr, int64_t word)
+inline void kiln_trace_put(kiln_trace *tr, int64_t word)
 {
     tr->code[tr->ncode++] = word;
     tr->hash = kiln_mix(tr->hash, (uint64_t)word);
@@ -182,8 +185,10 @@ static kiln_value *new_value(kiln_trace *tr, int32_t node, kiln_storage *storage
     v->storage = storage;
     v->leaf = NULL;
     v->offset = offset;
-    memcpy(v->shape, shape, (size_t)ndim * sizeof *shape);
-    memcpy(v->stride, stride, (size_t)ndim * sizeof *stride);
+    for (int d = 0; d < ndim; d++) {
+        v->shape[d] = shape[d];
+        v->stride[d] = stride[d];
+    }
     return v;
 }
 
@@ -230,19 +235,31 @@ static int32_t rewindow(kiln_trace *tr, kiln_tensor *t, int32_t base)
     return value;
 }
 
+/* From now on the handle stands for `value`. Unless it is a parameter, whether it needs a gradient follows from that. */
+static void point_at(kiln_trace *tr, kiln_tensor *t, int32_t value)
+{
+    bool counted = t->requires_grad && !t->leaf && t->epoch == tr->epoch;
+    t->epoch = tr->epoch;
+    t->value = value;
+    t->version = t->storage->version;
+    if (t->leaf && t->requires_grad)
+        return;
+    t->requires_grad = tr->values[value].requires_grad;
+    t->leaf = t->leaf && !t->requires_grad;
+    tr->graph_handles += (int)t->requires_grad - (int)counted;
+}
+
 int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t)
 {
     kiln_storage *s = t->storage;
     if (t->epoch == tr->epoch && t->version == s->version)
         return t->value;
     int32_t written = tr->written.count ? kiln_map_get(&tr->written, s) : -1;
-    if (written >= 0) {
+    /* What was assigned and has run is in memory: a plain import, unless a gradient is to flow back through it. */
+    if (written >= 0 && (tr->values[written].node >= tr->first_node || tr->values[written].requires_grad)) {
         int32_t value = rewindow(tr, t, written);
-        if (value >= 0) {
-            t->epoch = tr->epoch;
-            t->value = value;
-            t->version = s->version;
-        }
+        if (value >= 0)
+            point_at(tr, t, value);
         return value;
     }
     if (!s->has_memory) {
@@ -365,9 +382,12 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
                      .floats = (int32_t)tr->nfloats,
                      .nfloats = c->attrs.nfloats,
                      .requires_grad = grad && th->grad_enabled && c->op->grad};
-    memcpy(tr->operands + tr->noperands, in, (size_t)c->nin * sizeof *in);
-    memcpy(tr->ints + tr->nints, c->attrs.i, (size_t)c->attrs.nints * sizeof *tr->ints);
-    memcpy(tr->floats + tr->nfloats, c->attrs.f, (size_t)c->attrs.nfloats * sizeof *tr->floats);
+    for (int i = 0; i < c->nin; i++)
+        tr->operands[tr->noperands + i] = in[i];
+    for (int i = 0; i < c->attrs.nints; i++)
+        tr->ints[tr->nints + i] = c->attrs.i[i];
+    for (int i = 0; i < c->attrs.nfloats; i++)
+        tr->floats[tr->nfloats + i] = c->attrs.f[i];
     int64_t values = tr->nvalues;
     for (int j = 0; j < c->nout; j++)
         if (!add_output(tr, c, j, (int32_t)tr->nnodes, n->requires_grad, device, bind, out)) {
@@ -389,8 +409,19 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
     return true;
 }
 
-/* Many nodes that nothing will ever read may pile up where only scopes end: run them off at some point. */
+/* Many nodes that nothing will ever read may pile up where no step ends: run them off at some point. */
 enum { SEGMENT_LIMIT = 20000 };
+
+bool kiln_trace_tidy(kiln_trace *tr)
+{
+    kiln_thread *th = kiln_thread_state();
+    if (th->steps || tr->busy)
+        return true;
+    bool ok = tr->nnodes - tr->first_node <= SEGMENT_LIMIT || kiln_flush(tr, false);
+    if (tr->nvalues && tr->nnodes == tr->first_node && !tr->graph_handles && !tr->walks)
+        kiln_trace_clear(tr);
+    return ok;
+}
 
 void kiln_trace_scope_end(bool step, bool failed)
 {
@@ -398,13 +429,15 @@ void kiln_trace_scope_end(bool step, bool failed)
     kiln_trace *tr = th ? th->trace : NULL;
     if (!tr || tr->busy)
         return;
-    bool outermost = step ? th->steps == 0 : th->nframes == 0;
-    if (step && failed)
-        kiln_trace_discard(tr); /* a step that could not be written in full is not run in part */
-    else if (step)
+    if (!step) {
+        kiln_trace_tidy(tr);
+        return;
+    }
+    bool outermost = th->steps == 0;
+    if (failed)
+        kiln_trace_discard(tr);
+    else
         kiln_flush(tr, outermost);
-    else if (outermost && tr->nnodes - tr->first_node > SEGMENT_LIMIT)
-        kiln_flush(tr, false);
-    if (outermost && tr->nnodes == tr->first_node && (step || tr->graph_handles == 0) && tr->nvalues)
+    if (outermost && tr->nnodes == tr->first_node && tr->nvalues)
         kiln_trace_clear(tr);
 }

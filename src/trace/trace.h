@@ -72,7 +72,12 @@ typedef struct kiln_trace {
     kiln_map leaves;      /* leaf tensor → value */
     kiln_map slot_of;     /* storage → slot of this segment */
     kiln_map written;     /* storage that was assigned to → its newest base value */
+    struct kiln_replaced_grad { /* what .grad was before the pending segment, should that be discarded */
+        kiln_tensor *leaf, *grad;
+    } *replaced;
+    int64_t nreplaced, replaced_capacity;
     int64_t graph_handles; /* live handles whose values need gradients */
+    int walks;             /* gradients being written: they know values by number */
     bool eager;            /* KILN_EAGER=1: flush after each node */
     bool busy;             /* inside a flush */
 } kiln_trace;
@@ -100,6 +105,12 @@ bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot);
 
 /* Starts the next segment: all nodes so far have run. */
 void kiln_trace_next_segment(kiln_trace *tr);
+
+/* The pending segment has run (or not: `restore`): forgets the gradients it replaced, or puts them back. */
+void kiln_trace_settle_grads(kiln_trace *tr, bool restore);
+
+/* Outside steps, where nothing else does: runs off what has piled up, and forgets what no one can ask for any more. */
+bool kiln_trace_tidy(kiln_trace *tr);
 
 /* Forgets everything: values of live handles must have memory. */
 void kiln_trace_clear(kiln_trace *tr);

@@ -55,7 +55,7 @@ class File:
         given = [None if t is None else t.clone().requires_grad_(i in wanted) for i, t in enumerate(inputs)]
         outs = call(*given)
         outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
-        if not outs[0].requires_grad:
+        if not outs[0].requires_grad:  # nothing differentiable was done
             wanted = set()
         lines = [f"case {op}"]
         if ints:
@@ -108,8 +108,10 @@ def convolutions():
                ints=(s, p, d, g))
     f.case("conv1d", lambda x, w: F.conv1d(x, w, None, 2, 1), rand(1, 2, 6), rand(3, 2, 3), ints=(2, 1, 1, 1))
     for (kh, kw), (sh, sw), (ph, pw), (dh, dw), g in [
-            ((3, 3), (1, 1), (0, 0), (1, 1), 1), ((3, 3), (2, 2), (1, 1), (1, 1), 1), ((3, 2), (1, 2), (2, 0), (2, 1), 1),
-            ((2, 3), (2, 1), (1, 2), (1, 2), 2), ((1, 1), (1, 1), (0, 0), (1, 1), 1), ((3, 3), (1, 1), (1, 1), (1, 1), 4),
+            ((3, 3), (1, 1), (0, 0), (1, 1), 1), ((3, 3), (2, 2), (1, 1), (1, 1), 1),
+            ((3, 2), (1, 2), (2, 0), (2, 1), 1),
+            ((2, 3), (2, 1), (1, 2), (1, 2), 2), ((1, 1), (1, 1), (0, 0), (1, 1), 1),
+            ((3, 3), (1, 1), (1, 1), (1, 1), 4),
             ((1, 1), (2, 2), (1, 1), (1, 1), 2), ((3, 1), (3, 2), (3, 1), (1, 1), 2)]:
         f.case("conv2d", lambda x, w, b: F.conv2d(x, w, b, (sh, sw), (ph, pw), (dh, dw), g), rand(2, 4, 6, 5),
                rand(4, 4 // g, kh, kw), rand(4), ints=(sh, sw, ph, pw, dh, dw, g))
@@ -138,8 +140,10 @@ def pools():
                 f.case("avg_pool1d", lambda x: F.avg_pool1d(x, k, s, p, bool(ceil), bool(include)), rand(2, 3, 8),
                        ints=(k, s, p, ceil, include))
     for (kh, kw), (sh, sw), (ph, pw), (dh, dw), ceil in [
-            ((2, 2), (2, 2), (0, 0), (1, 1), 0), ((3, 3), (2, 2), (1, 1), (1, 1), 0), ((3, 3), (2, 2), (1, 1), (1, 1), 1),
-            ((2, 3), (3, 1), (1, 0), (1, 2), 1), ((3, 2), (1, 1), (1, 1), (2, 2), 0), ((2, 2), (3, 3), (1, 1), (1, 1), 1)]:
+            ((2, 2), (2, 2), (0, 0), (1, 1), 0), ((3, 3), (2, 2), (1, 1), (1, 1), 0),
+            ((3, 3), (2, 2), (1, 1), (1, 1), 1),
+            ((2, 3), (3, 1), (1, 0), (1, 2), 1), ((3, 2), (1, 1), (1, 1), (2, 2), 0),
+            ((2, 2), (3, 3), (1, 1), (1, 1), 1)]:
         f.case("max_pool2d", lambda x: F.max_pool2d(x, (kh, kw), (sh, sw), (ph, pw), (dh, dw), bool(ceil)),
                rand(1, 2, 7, 6), ints=(kh, kw, sh, sw, ph, pw, dh, dw, ceil))
         if dh * dw == 1:
@@ -189,7 +193,8 @@ def losses():
     for r, name in enumerate(REDUCTIONS):
         for w, smooth, ignore in itertools.product((None, weight), (0.0, 0.1), (-100, 2, 0)):
             f.case("cross_entropy",
-                   lambda a, b, c: F.cross_entropy(a, b, c, ignore_index=ignore, reduction=name, label_smoothing=smooth),
+                   lambda a, b, c: F.cross_entropy(a, b, c, ignore_index=ignore,
+                                                   reduction=name, label_smoothing=smooth),
                    x, y, w, ints=(ignore, r), floats=(smooth,), grad=(0,))
         for w in (None, weight[:4]):
             f.case("cross_entropy", lambda a, b, c: F.cross_entropy(a, b, c, reduction=name, label_smoothing=0.2),
@@ -302,14 +307,16 @@ def attentions():
                    floats=(scale,))
     none = torch.ones(3, 5, dtype=torch.bool)
     none[1] = False
-    f.case("attention", lambda a, b, c, m: sdpa(a, b, c, m), rand(2, 3, 4), rand(2, 5, 4), rand(2, 5, 4), none, ints=(0,),
+    f.case("attention", lambda a, b, c, m: sdpa(a, b, c, m), rand(2, 3, 4), rand(2, 5, 4), rand(2, 5, 4), none,
+           ints=(0,),
            floats=(0,))
     for pad in (-1, 2):
         for shape in [(4,), (2, 3)]:
             index = randi(5, *shape)
             index.view(-1)[0] = 2
             index.view(-1)[1] = index.view(-1)[2]
-            f.case("embedding", lambda w, i: F.embedding(i, w, None if pad < 0 else pad), rand(5, 3), index, ints=(pad,))
+            f.case("embedding", lambda w, i: F.embedding(i, w, None if pad < 0 else pad), rand(5, 3), index,
+                   ints=(pad,))
     return f
 
 
@@ -411,7 +418,8 @@ def picking():
     f.case("scatter", lambda u, i, s: u.scatter(1, i, s), x, unique, rand(3, 3), ints=(1,))
     f.case("scatter", lambda u, i, s: u.scatter(-1, i, s), x, unique[:2, :2], rand(2, 2), ints=(-1,))
     f.case("gather", lambda u, i: u.gather(0, i), rand(3, 2, 2), randi(3, 2, 1, 2), ints=(0,))
-    f.case("scatter_add", lambda u, i, s: u.scatter_add(1, i, s), rand(2, 3, 2), randi(3, 2, 5, 1), rand(2, 5, 1), ints=(1,))
+    f.case("scatter_add", lambda u, i, s: u.scatter_add(1, i, s), rand(2, 3, 2), randi(3, 2, 5, 1), rand(2, 5, 1),
+           ints=(1,))
     for dim in (0, 1, -1):
         index = randi(x.shape[dim], 5)
         f.case("index_select", lambda u, i: u.index_select(dim, i), x, index, ints=(dim,))
@@ -449,9 +457,16 @@ def shapes():
         f.case("flip", lambda u: torch.flip(u, dims), x, ints=dims)
     f.case("repeat", lambda u: u.repeat(2, 1, 3), x, ints=(2, 1, 3))
     f.case("repeat", lambda u: u.repeat(2, 1, 2, 1), x, ints=(2, 1, 2, 1))
+    f.case("permute", lambda u: u.permute(2, 0, 1), x, ints=(2, 0, 1))
+    f.case("unsqueeze", lambda u: u.unsqueeze(-1), x, ints=(-1,))
+    f.case("unsqueeze", lambda u: u.unsqueeze(1), x, ints=(1,))
+    f.case("clone", torch.clone, x)
+    f.case("contiguous", lambda u: u.transpose(0, 2).contiguous(), x)
+    f.case("mean_all", torch.mean, x)
     f.case("movedim", lambda u: u.movedim(0, -1), x, ints=(0, -1))
     f.case("movedim", lambda u: u.movedim(2, 0), x, ints=(2, 0))
-    for dim, start, end, step in [(0, 0, 1, 1), (2, -3, -1, 1), (2, 0, 100, 2), (1, 2, 1, 1), (2, 1, 4, 3), (1, -100, 2, 1)]:
+    for dim, start, end, step in [(0, 0, 1, 1), (2, -3, -1, 1), (2, 0, 100, 2), (1, 2, 1, 1), (2, 1, 4, 3),
+                                  (1, -100, 2, 1)]:
         index = [slice(None)] * 3
         index[dim] = slice(start, end, step)
         f.case("slice", lambda u: u[tuple(index)], x, ints=(dim, start, end, step))
@@ -476,11 +491,15 @@ def products():
             ("ij,jk->ik", (2, 3), (3, 4)), ("bij,bjk->bik", (2, 2, 3), (2, 3, 2)), ("i,j->ij", (3,), (2,)),
             ("i,i->", (4,), (4,)), ("ij->ji", (2, 3)), ("ij->", (2, 3)), ("ii->i", (3, 3)), ("ii->", (3, 3)),
             ("ij,kj->ik", (2, 3), (4, 3)), ("bhid,bhjd->bhij", (1, 2, 3, 2), (1, 2, 2, 2)), ("ij,j", (2, 3), (3,)),
-            ("ij,jk", (2, 3), (3, 2)), ("...ij,...jk->...ik", (2, 2, 3), (3, 2)), ("abc,cd,de->abe", (2, 2, 3), (3, 2), (2, 2)),
-            ("ij,ij->ij", (2, 3), (2, 3)), ("ij,ij->i", (2, 3), (2, 3)), ("ba", (2, 3)), ("aij,ajk,akl->ail", (2, 1, 2), (2, 2, 3), (2, 3, 1)),
+            ("ij,jk", (2, 3), (3, 2)), ("...ij,...jk->...ik", (2, 2, 3), (3, 2)),
+            ("abc,cd,de->abe", (2, 2, 3), (3, 2), (2, 2)),
+            ("ij,ij->ij", (2, 3), (2, 3)), ("ij,ij->i", (2, 3), (2, 3)), ("ba", (2, 3)),
+            ("aij,ajk,akl->ail", (2, 1, 2), (2, 2, 3), (2, 3, 1)),
             ("i...->...", (2, 3)), ("ij,k->jk", (2, 3), (2,))]:
-        f.case("einsum", lambda *a: torch.einsum(equation, *a), *[rand(*s) for s in sizes], text=equation.replace(" ", ""))
-    for a, b in [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 2)), ((2, 1, 2, 3), (4, 3, 2)), ((3,), (2, 3, 2)),
+        f.case("einsum", lambda *a: torch.einsum(equation, *a), *[rand(*s) for s in sizes],
+               text=equation.replace(" ", ""))
+    for a, b in [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 2)), ((2, 1, 2, 3), (4, 3, 2)),
+                 ((3,), (2, 3, 2)),
                  ((2, 2, 3), (3,)), ((2, 0), (0, 3))]:
         f.case("matmul", torch.matmul, rand(*a), rand(*b))
     f.case("linear", F.linear, rand(2, 2, 3), rand(4, 3), rand(4))
@@ -524,7 +543,8 @@ def pointwise():
         f.case(name, lambda u: op(u.double()).float(), torch.cat([finite, edges]).float(), floats=floats, grad=False)
     f.case("clamp", lambda u: torch.clamp(u, min=0.5), finite, floats=(0.5, INF))
     domain = t64(-INF, -1, -0.5, -0.0, 0, 1e-300, 0.5, 1, 2, INF, NAN)
-    for name in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "asin", "acos", "acosh", "atanh", "isnan",
+    for name in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "asin", "acos", "acosh", "atanh",
+                 "isnan",
                  "isinf", "isfinite", "sin", "cos", "tan", "sinh", "cosh", "exp2"):
         f.case(name, getattr(torch, name), domain, grad=False)
     f.case("sqrt", torch.sqrt, t64(0, 0.25, 4))
@@ -540,13 +560,15 @@ def pointwise():
     for name in ("maximum", "minimum"):
         f.case(name, getattr(torch, name), t64(1, 2, 3), t64(2, 2, 1))
         f.case(name, getattr(torch, name), ma, mb, grad=False)
-    f.case("atan2", torch.atan2, t64(0, -0.0, 0, -0.0, 1, -1, INF, INF), t64(0, 0, -0.0, -0.0, 0, 0, INF, -INF), grad=False)
+    f.case("atan2", torch.atan2, t64(0, -0.0, 0, -0.0, 1, -1, INF, INF), t64(0, 0, -0.0, -0.0, 0, 0, INF, -INF),
+           grad=False)
     f.case("atan2", torch.atan2, t64(1, -1, 2, -2), t64(1, 2, -1, -3))
     f.case("hypot", torch.hypot, t64(3, 1e200, INF), t64(4, 1e200, NAN), grad=False)
     f.case("hypot", torch.hypot, t64(3, -1), t64(4, 2))
     f.case("lerp", lambda u, v: torch.lerp(u, v, 0.25), rand(2, 3), rand(2, 3), floats=(0.25,))
     f.case("addcmul", lambda u, v, w: torch.addcmul(u, v, w, value=0.5), rand(2, 3), rand(3), rand(2, 1), floats=(0.5,))
-    f.case("addcdiv", lambda u, v, w: torch.addcdiv(u, v, w, value=2), rand(2, 3), rand(3), rand(2, 1, lo=0.5), floats=(2,))
+    f.case("addcdiv", lambda u, v, w: torch.addcdiv(u, v, w, value=2), rand(2, 3), rand(3), rand(2, 1, lo=0.5),
+           floats=(2,))
     ints = torch.tensor([12, 10, 0, -1, 255])
     for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
         f.case(name, getattr(torch, name), ints, torch.tensor([10, 3, 5, 7, 128]))
@@ -555,6 +577,17 @@ def pointwise():
     f.case("bitwise_not", torch.bitwise_not, torch.tensor([True, False]))
     f.case("logical_not", torch.logical_not, t64(0, -0.0, 2, NAN))
     f.case("logical_and", torch.logical_and, t64(0, 1, NAN), t64(1, 2, 3))
+    a, b = t64(1, 2, 3, NAN, INF, -INF), t64(2, 2, 1, 1, INF, INF)
+    for name in ("ne", "lt", "le", "gt", "ge", "eq"):
+        f.case(name, getattr(torch, name), a, b)
+        f.case(name + "_scalar", lambda u: getattr(torch, name)(u, 2.0), a, floats=(2,))
+        f.case(name + "_scalar", lambda u: getattr(torch, name)(u, 2.5), torch.tensor([1, 2, 3]), floats=(2.5,))
+    for name in ("logical_or", "logical_xor"):
+        f.case(name, getattr(torch, name), t64(0, 1, NAN, 0), t64(1, 2, 3, 0))
+    f.case("rsub_scalar", lambda u: 2.5 - u, rand(2, 3), floats=(2.5,))
+    f.case("rdiv_scalar", lambda u: 2.5 / u, rand(2, 3, lo=0.5), floats=(2.5,))
+    f.case("rdiv_scalar", lambda u: 2.5 / u, torch.tensor([1, 2, 4]), floats=(2.5,))
+    f.case("sub", torch.sub, rand(2, 1, 3), rand(4, 1))
     f.case("add", torch.add, rand(2, 1, 3), rand(4, 1))
     f.case("mul", torch.mul, rand(3, 1), rand(1, 2))
     f.case("div", torch.div, t64(1, -1, 0, 1), t64(0, 0, 0, 3), grad=False)
@@ -597,15 +630,44 @@ def promotion():
     f.case("cast", lambda u: u.to(torch.int32), t64(-1.9, 1.9, 0.5), ints=(2,))
     f.case("cast", lambda u: u.to(torch.uint8), torch.tensor([0, 255, 256, 257, -1]), ints=(1,))
     f.case("cast", lambda u: u.to(torch.bool), t64(0, -0.0, 0.1, NAN), ints=(0,))
-    f.case("cast", lambda u: u.to(torch.float16), t64(65504, 65519, 65520, 1e-8, 6e-8, 1.00048828125, -INF), ints=(4,), grad=False)
-    f.case("cast", lambda u: u.to(torch.bfloat16), t64(1.00390625, 1.01171875, 3.4e38, 1e39, 1e-40), ints=(5,), grad=False)
+    f.case("cast", lambda u: u.to(torch.float16), t64(65504, 65519, 65520, 1e-8, 6e-8, 1.00048828125, -INF), ints=(4,),
+           grad=False)
+    f.case("cast", lambda u: u.to(torch.bfloat16), t64(1.00390625, 1.01171875, 3.4e38, 1e39, 1e-40), ints=(5,),
+           grad=False)
+    return f
+
+
+def creation():
+    f = File("create")
+    dtypes = list(DTYPES)
+    for start, end, step in [(0, 5, 1), (2, 11, 3), (5, 0, -2), (3, 3, 1), (0, 1, 0.25), (1, 2.05, 0.1), (-1, 1, 0.3),
+                             (0, 7, 2.5)]:
+        for d in (torch.float64, torch.float32, torch.int64, torch.int32):
+            if not d.is_floating_point and step != int(step):
+                continue
+            f.case("arange", lambda: torch.arange(start, end, step, dtype=d), ints=(dtypes.index(d),),
+                   floats=(start, end, step))
+    for start, end, steps in [(0, 1, 5), (3, -3, 4), (1, 1, 3), (2, 5, 1), (0, 1, 0), (-0.1, 0.7, 7)]:
+        for d in (torch.float64, torch.float32, torch.float16):
+            f.case("linspace", lambda: torch.linspace(start, end, steps, dtype=d), ints=(steps, dtypes.index(d)),
+                   floats=(start, end))
+    for d in dtypes:
+        f.case("eye", lambda: torch.eye(2, 3, dtype=d), ints=(2, 3, dtypes.index(d)))
+        x = torch.ones(2, 2).to(d)
+        f.case("zeros_like", torch.zeros_like, x, grad=False)
+        f.case("ones_like", torch.ones_like, x, grad=False)
+        f.case("full_like", lambda u: torch.full_like(u, 1), x, floats=(1,), grad=False)
+        f.case("zeros", lambda: torch.zeros(2, 3, dtype=d), ints=(dtypes.index(d), 2, 3))
+        f.case("ones", lambda: torch.ones(3, dtype=d), ints=(dtypes.index(d), 3))
+        f.case("scalar", lambda: torch.tensor(1, dtype=d), ints=(dtypes.index(d),), floats=(1,))
     return f
 
 
 def main():
     total, ops = 0, set()
-    for make in (convolutions, pools, resizes, losses, norms, attentions, reductions, picking, shapes, products, pointwise,
-                 promotion):
+    for make in (convolutions, pools, resizes, losses, norms, attentions, reductions, picking, shapes, products,
+                 pointwise,
+                 promotion, creation):
         f = make()
         f.write()
         total += f.cases

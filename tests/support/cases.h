@@ -19,6 +19,7 @@ typedef struct test_case {
     const kiln_op *op;
     int number; /* which one of the operation's: part of the seed of its data */
     const char *text;
+    bool big; /* one layout is enough: it is about how work is split */
     int nin;
     case_operand in[KILN_MAX_INPUTS];
     kiln_attrs attrs;
@@ -42,6 +43,6 @@ int64_t case_count(const case_operand *o); /* elements */
 typedef struct extra_case {
     const char *op, *text;
 } extra_case;
-extern const extra_case extra_cases[];
+extern const extra_case extra_cases[], big_cases[];
 
 #endif

@@ -101,7 +101,8 @@ static inline void core_expect(kiln_code code, const char *operation, const char
 }
 #define expect_error(code, operation, word) core_expect(code, operation, word, __FILE__, __LINE__)
 
-/* ---- Running ------------------------------------------------------------------------------------------------------- */
+/* ---- Running -------------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t core_in_use;
 
@@ -125,6 +126,7 @@ static inline int core_after(void **state)
     (void)state;
     kiln_scope_leave(&(kiln_scope_mark){.depth = 1}); /* a test that failed has jumped out of its scopes */
     int bad = !kiln_ok();
+    kiln_step {} /* what a scope has left unread is run off */
     kiln_report(stderr);
     kiln_error_clear();
     uint64_t now = core_memory();

@@ -1,5 +1,6 @@
 /* Gradients of every operation against central differences in f64, and the gradients of those gradients. An operation
  * with a float result must have a gradient unless it is listed here: a rule that is missing is a failure. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "support/layouts.h"
@@ -134,6 +135,14 @@ static void check_case(const test_case *c, void *context)
     kiln_memory_trim(KILN_CPU); /* thousands of blocks were given back: the next case starts afresh */
 }
 
+/* Adds the operation to those that have nothing to differentiate. */
+static void note_none(gradient_counts *counts, const char *name)
+{
+    size_t used = strlen(counts->names);
+    counts->none++;
+    snprintf(counts->names + used, sizeof counts->names - used, " %s", name);
+}
+
 gradient_counts gradients_check(void)
 {
     gradient_counts counts = {0};
@@ -142,7 +151,7 @@ gradient_counts gradients_check(void)
         if (!suite_wants(op))
             continue;
         if (is_listed(op->name) || !(op->dtypes >> KILN_F64 & 1)) {
-            counts.none++;
+            note_none(&counts, op->name);
             continue;
         }
         progress s = {.counts = &counts, .limit = LARGEST, .smallest = INT64_MAX};
@@ -152,7 +161,8 @@ gradient_counts gradients_check(void)
             suite_cases(op, check_case, &s);
         }
         counts.operations += s.has_float_result;
-        counts.none += !s.has_float_result;
+        if (!s.has_float_result)
+            note_none(&counts, op->name);
         if (s.has_float_result && !s.checked)
             complain(op->name, "no gradient was checked");
     }

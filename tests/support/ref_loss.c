@@ -107,8 +107,11 @@ static void pairs(ref_call *c, pair_loss f)
 #define PAIRS(F)                                                                                                       \
     F(mse_loss, mse)                                                                                                   \
     F(l1_loss, l1)                                                                                                     \
-    F(huber_loss, huber) F(smooth_l1_loss, smooth_l1) F(binary_cross_entropy, bce)                                     \
-        F(binary_cross_entropy_with_logits, bce_with_logits) F(kl_div, kl)
+    F(huber_loss, huber)                                                                                               \
+    F(smooth_l1_loss, smooth_l1)                                                                                       \
+    F(binary_cross_entropy, bce)                                                                                       \
+    F(binary_cross_entropy_with_logits, bce_with_logits)                                                               \
+    F(kl_div, kl)
 #define RUN(name, f)                                                                                                   \
     static void run_##name(ref_call *c)                                                                                \
     {                                                                                                                  \

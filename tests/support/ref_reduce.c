@@ -174,8 +174,16 @@ static double norm(const ref_call *c, const double *v, int64_t n, double *size)
 
 #define REDUCERS(F)                                                                                                    \
     F(sum, 1, sum)                                                                                                     \
-    F(mean, 1, mean) F(prod, 1, prod) F(amax, 1, largest) F(amin, 1, smallest) F(any, 1, any) F(all, 1, all)           \
-        F(var, 2, var) F(std, 2, std_of) F(logsumexp, 1, logsumexp) F(norm, 2, norm)
+    F(mean, 1, mean)                                                                                                   \
+    F(prod, 1, prod)                                                                                                   \
+    F(amax, 1, largest)                                                                                                \
+    F(amin, 1, smallest)                                                                                               \
+    F(any, 1, any)                                                                                                     \
+    F(all, 1, all)                                                                                                     \
+    F(var, 2, var)                                                                                                     \
+    F(std, 2, std_of)                                                                                                  \
+    F(logsumexp, 1, logsumexp)                                                                                         \
+    F(norm, 2, norm)
 #define RUN(name, first, f)                                                                                            \
     static void run_##name(ref_call *c)                                                                                \
     {                                                                                                                  \

@@ -68,25 +68,34 @@ bool suite_wants(const kiln_op *op)
     return false;
 }
 
-void suite_cases(const kiln_op *op, void (*f)(const test_case *c, void *context), void *context)
+/* The cases of a list that are the operation's; returns the number of the next case. */
+static int listed_cases(const kiln_op *op, const extra_case *list, int number,
+                        void (*f)(const test_case *c, void *context), void *context)
 {
     static test_case c;
     char why[160];
-    int number = 0;
-    for (int k = 0; op->cases && op->cases[k]; k++) {
-        if (case_parse(&c, op, number++, op->cases[k], why))
-            f(&c, context);
-        else
-            complain(op->name, "%s", why);
-    }
-    for (const extra_case *e = extra_cases; e->op; e++) {
+    for (const extra_case *e = list; e->op; e++) {
         if (strcmp(e->op, op->name))
             continue;
-        if (case_parse(&c, op, number++, e->text, why))
-            f(&c, context);
-        else
+        if (!case_parse(&c, op, number++, e->text, why)) {
             complain(op->name, "%s", why);
+            continue;
+        }
+        c.big = list == big_cases;
+        f(&c, context);
     }
+    return number;
+}
+
+void suite_cases(const kiln_op *op, void (*f)(const test_case *c, void *context), void *context)
+{
+    int number = 0;
+    for (int k = 0; op->cases && op->cases[k]; k++) {
+        const extra_case own[] = {{op->name, op->cases[k]}, {NULL, NULL}};
+        number = listed_cases(op, own, number, f, context);
+    }
+    number = listed_cases(op, extra_cases, number, f, context);
+    listed_cases(op, big_cases, number, f, context);
 }
 
 /* ---- The digest

@@ -26,7 +26,8 @@ bool digest_write(void); /* false when the file cannot be written */
 /* Gradient checks of all operations, first and second order, in f64. */
 typedef struct gradient_counts {
     int64_t operations, first, second;
-    int64_t none; /* operations whose results are integers or bools, or that are listed as constant */
+    int64_t none;     /* operations whose results are integers or bools, or that are listed as constant */
+    char names[2048]; /* of those */
 } gradient_counts;
 gradient_counts gradients_check(void);
 

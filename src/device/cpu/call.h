@@ -42,7 +42,7 @@ typedef struct kiln_cpu_kernel {
     uint32_t dtypes; /* of its first operand: KILN_T_* bits */
     void (*run)(const kiln_cpu_call *c);
     size_t (*workspace)(const kiln_cpu_call *c); /* optional: bytes of scratch (shapes known, data pointers not) */
-    void *(*prepare)(const kiln_cpu_call *c);    /* optional: once a plan (shapes known, data pointers not); NULL = none */
+    void *(*prepare)(const kiln_cpu_call *c); /* optional: once a plan (shapes known, data pointers not); NULL = none */
     void (*dispose)(void *state);
 } kiln_cpu_kernel;
 

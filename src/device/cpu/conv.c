@@ -446,11 +446,7 @@ static void *prepare(const kiln_cpu_call *c, kiln_conv_kind kind)
 static size_t workspace(const kiln_cpu_call *c, kiln_conv_kind kind)
 {
     kiln_conv s = shape_of(c, kind);
-    size_t plain = plain_workspace(&s);
-    void *state = c->state ? c->state : prepare(c, kind);
-    size_t fast = state ? kiln_conv_dnnl_workspace(state) : 0;
-    if (!c->state)
-        kiln_conv_dnnl_free(state);
+    size_t plain = plain_workspace(&s), fast = plain_is_faster(&s) ? 0 : kiln_conv_dnnl_workspace(&s);
     return fast > plain ? fast : plain; /* the plain kernel stays possible */
 }
 

@@ -24,7 +24,7 @@ typedef struct kiln_conv_data {
 
 /* NULL where oneDNN is not there or refuses; the plain kernels do it then. */
 void *kiln_conv_dnnl_new(const kiln_conv *shape);
-size_t kiln_conv_dnnl_workspace(const void *state);
+size_t kiln_conv_dnnl_workspace(const kiln_conv *shape); /* bytes a run needs; 0 where it refuses */
 bool kiln_conv_dnnl_run(void *state, const kiln_conv_data *data, void *workspace); /* false: nothing was computed */
 void kiln_conv_dnnl_free(void *state);
 

@@ -149,7 +149,7 @@ typedef struct state {
     int64_t chunks, parts;
     piece pieces[2]; /* for chunks of the larger and the smaller size */
     int npieces;
-    task_objects *tasks; /* chunks × parts */
+    task_objects tasks[MAX_TASKS]; /* chunks × parts of them */
     int64_t ntasks;
     size_t shared_bytes, task_bytes; /* of the reordered weights, or partial sums; and of one task's arrays */
     /* of the run in progress: */
@@ -514,9 +514,6 @@ static bool set_up(state *s)
             return false;
     const piece *p = &s->pieces[0];
     s->ntasks = s->chunks * s->parts;
-    s->tasks = kiln_alloc_zero((size_t)s->ntasks, sizeof *s->tasks);
-    if (!s->tasks)
-        return false;
     for (int64_t i = 0; i < s->ntasks; i++)
         if (!new_task(s, &s->tasks[i], piece_of(s, i / s->parts)))
             return false;
@@ -532,6 +529,18 @@ static bool set_up(state *s)
     return true;
 }
 
+static void tear_down(state *s)
+{
+    for (int64_t i = 0; i < s->ntasks; i++)
+        free_task(&s->tasks[i]);
+    for (int i = 0; i < s->npieces; i++)
+        free_piece(&s->pieces[i]);
+    if (s->attr)
+        dnnl_primitive_attr_destroy(s->attr);
+    if (s->engine)
+        dnnl_engine_destroy(s->engine);
+}
+
 typedef struct set_up_call {
     state *s;
     bool done;
@@ -544,29 +553,39 @@ static void set_up_body(void *context, int64_t task, int worker)
     call->done = set_up(call->s);
 }
 
-void *kiln_conv_dnnl_new(const kiln_conv *shape)
+/* False when oneDNN does not take the shape; there is nothing to tear down then. */
+static bool try_set_up(state *s, const kiln_conv *shape)
 {
     if (shape->dtype != KILN_F32 || shape->batch == 0 || shape->channels == 0 || shape->outputs == 0)
-        return NULL;
-    bool had_error = !kiln_ok();
-    set_up_call call = {kiln_alloc_zero(1, sizeof(state)), false};
-    if (call.s) {
-        call.s->shape = *shape;
-        pthread_mutex_init(&call.s->mutex, NULL);
-        kiln_parallel(1, set_up_body, &call); /* inside it oneDNN finds one thread, and plans for one */
-    }
-    if (call.done)
-        return call.s;
-    kiln_conv_dnnl_free(call.s);
-    if (!had_error)
-        kiln_error_clear(); /* memory ran out: no error, since the plain kernel is taken instead */
-    return NULL;
+        return false;
+    s->shape = *shape;
+    set_up_call call = {s, false};
+    kiln_parallel(1, set_up_body, &call); /* inside it oneDNN finds one thread, and plans for one */
+    if (!call.done)
+        tear_down(s);
+    return call.done;
 }
 
-size_t kiln_conv_dnnl_workspace(const void *state_)
+/* Asked before a state is made, and without allocating, so that it cannot fail where kiln_conv_dnnl_new succeeds. */
+size_t kiln_conv_dnnl_workspace(const kiln_conv *shape)
 {
-    const state *s = state_;
-    return s->shared_bytes + (size_t)s->ntasks * s->task_bytes;
+    state s = {0};
+    if (!try_set_up(&s, shape))
+        return 0;
+    size_t bytes = s.shared_bytes + (size_t)s.ntasks * s.task_bytes;
+    tear_down(&s);
+    return bytes;
+}
+
+void *kiln_conv_dnnl_new(const kiln_conv *shape)
+{
+    state *s = kiln_alloc_zero(1, sizeof *s);
+    if (s && try_set_up(s, shape)) {
+        pthread_mutex_init(&s->mutex, NULL);
+        return s;
+    }
+    kiln_free(s); /* for want of memory the error stays, and the plan is not made: the plain kernel gives other bits */
+    return NULL;
 }
 
 bool kiln_conv_dnnl_run(void *state_, const kiln_conv_data *data, void *workspace)
@@ -594,15 +613,7 @@ void kiln_conv_dnnl_free(void *state_)
     state *s = state_;
     if (!s)
         return;
-    for (int64_t i = 0; s->tasks && i < s->ntasks; i++)
-        free_task(&s->tasks[i]);
-    kiln_free(s->tasks);
-    for (int i = 0; i < s->npieces; i++)
-        free_piece(&s->pieces[i]);
-    if (s->attr)
-        dnnl_primitive_attr_destroy(s->attr);
-    if (s->engine)
-        dnnl_engine_destroy(s->engine);
+    tear_down(s);
     pthread_mutex_destroy(&s->mutex);
     kiln_free(s);
 }
@@ -615,9 +626,9 @@ void *kiln_conv_dnnl_new(const kiln_conv *shape)
     return NULL;
 }
 
-size_t kiln_conv_dnnl_workspace(const void *state)
+size_t kiln_conv_dnnl_workspace(const kiln_conv *shape)
 {
-    (void)state;
+    (void)shape;
     return 0;
 }
 

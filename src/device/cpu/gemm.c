@@ -19,20 +19,21 @@
 
 /* Sizes chosen by bench/gemm_bench on Zen 4 (L1 32 KiB, L2 1 MiB). */
 enum {
-    STEP_K = 1024,              /* most of k summed in one chain: a packed block of ROWS × STEP_K stays in L2 */
-    BLOCK_ROWS = 120,           /* most rows of a task, a multiple of every tile height */
-    BLOCK_COLS = 512,           /* most columns of a task */
-    STRIP_STEP_K = 32,          /* the same for a vector × matrix: few enough rows for the TLB, however long */
-    STRIP_COLS = 4096,          /* and the columns of its tasks */
-    SHARED_K = 4096,            /* most of k packed for all tasks at once */
-    SHARED_ELEMENTS = 4 << 20,  /* about how many elements are packed for all tasks at once */
-    WORKER_ELEMENTS = 32 << 10, /* up to this many, each worker packs the vector operand for itself */
-    PACK_K = 256,               /* of k in a task that packs for all */
-    TASK_WORK = 128 << 10,      /* multiply-adds that repay a task of its own */
-    TASKS = 32,                 /* tasks wanted of a large product, so that threads finish together */
-    SPLIT_TASKS = 8,            /* with fewer tasks than this, k is split too … */
-    SPLIT_K = 256,              /* … into parts of at least this much */
-    DOT_SIDE = 16,              /* the shorter side of C up to which dot products are considered */
+    STEP_K = 1024,                 /* most of k summed in one chain: a packed block of ROWS × STEP_K stays in L2 */
+    BLOCK_ROWS = 120,              /* most rows of a task, a multiple of every tile height */
+    BLOCK_COLS = 512,              /* most columns of a task */
+    WHOLE_ROW_ELEMENTS = 64 << 10, /* a vector operand up to this size is read whole by tasks with an epilogue */
+    STRIP_STEP_K = 32,             /* the same for a vector × matrix: few enough rows for the TLB, however long */
+    STRIP_COLS = 4096,             /* and the columns of its tasks */
+    SHARED_K = 4096,               /* most of k packed for all tasks at once */
+    SHARED_ELEMENTS = 4 << 20,     /* about how many elements are packed for all tasks at once */
+    WORKER_ELEMENTS = 32 << 10,    /* up to this many, each worker packs the vector operand for itself */
+    PACK_K = 256,                  /* of k in a task that packs for all */
+    TASK_WORK = 128 << 10,         /* multiply-adds that repay a task of its own */
+    TASKS = 32,                    /* tasks wanted of a large product, so that threads finish together */
+    SPLIT_TASKS = 8,               /* with fewer tasks than this, k is split too … */
+    SPLIT_K = 256,                 /* … into parts of at least this much */
+    DOT_SIDE = 16,                 /* the shorter side of C up to which dot products are considered */
     ALIGNMENT = 64,
 };
 
@@ -142,11 +143,24 @@ static void choose_orientation(plan *p, operand a, operand b)
         double dot = (double)g->m * (double)g->n * (vectors_of_k + 8);
         p->dot = dot < straight && dot < turned;
     }
-    p->turned = !p->dot && turned < straight;
+    p->turned = !p->dot && turned * 1.1 < straight; /* straight ones leave longer rows to an epilogue */
     p->scalar = p->turned ? b : a;
     p->vector = p->turned ? a : b;
     p->rows = p->turned ? g->n : g->m;
     p->cols = p->turned ? g->m : g->n;
+}
+
+/* An epilogue goes through other memory in C's order: whole rows of C let it run on and be prefetched. Taken where that
+ * still makes enough tasks, and where every task can keep all of the vector operand in cache. Sums do not depend on how
+ * C is cut. */
+static void prefer_whole_rows(plan *p, int64_t wanted)
+{
+    int64_t tall = p->kernels->rows, most_blocks = divide_up(p->rows, tall);
+    if (p->turned || p->dot || p->strips || p->cols * p->k > WHOLE_ROW_ELEMENTS ||
+        p->g->batch * most_blocks < least(wanted, 8))
+        return;
+    p->col_blocks = 1;
+    p->row_blocks = divide_up(p->rows, divide_up(divide_up(p->rows, wanted), tall) * tall);
 }
 
 /* Cuts C into tasks: large enough to be worth one, and many enough to keep threads busy. */
@@ -171,6 +185,8 @@ static void choose_blocks(plan *p)
     p->splits = 1;
     if (tasks < least(wanted, SPLIT_TASKS))
         p->splits = most(1, least(divide_up(least(wanted, SPLIT_TASKS), tasks), p->k / SPLIT_K));
+    if (p->splits == 1 && !p->g->store)
+        prefer_whole_rows(p, wanted);
 }
 
 static void choose_packing(plan *p)

@@ -2,13 +2,15 @@
 #include "device/cpu/group.h"
 #include <string.h>
 #include "core/parallel.h"
+#include "device/cpu/join.h"
 
 static bool is_direct(kiln_dtype dtype)
 {
     return dtype == KILN_F32 || dtype == KILN_F64 || dtype == KILN_I64;
 }
 
-/* ---- Lowering -------------------------------------------------------------------------------------------------------- */
+/* ---- Lowering
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void join_dims(kiln_cpu_load *l)
 {
@@ -52,26 +54,45 @@ static void lower_instr(kiln_cpu_instr *x, const kiln_instr *in, const kiln_pw_t
     bool cast = in->row == KILN_PW_cast;
     x->fn = cast ? table->cast[from][to] : table->fn[from][in->row];
     x->after = cast && table->round[in->dtype] ? table->round[in->dtype] : table->wrap[in->dtype];
+    x->row = in->row;
+    x->dtype = in->dtype;
+    x->from = in->from;
     x->dst = in->dst;
-    x->store = -1;
+    x->store = x->joined = -1;
     x->scalars = in->scalars;
-    x->iota = in->row == KILN_PW_iota;
     memcpy(x->src, in->src, sizeof x->src);
 }
 
-/* The last instruction that reads each register; stores and the reduction come after all of them. */
-static void find_last_uses(const kiln_group *g, int nregisters, int *last)
+/* How often each register is read. */
+static void count_uses(const kiln_cpu_group *e, int *uses)
 {
-    for (int r = 0; r < nregisters; r++)
-        last[r] = -1;
-    for (int i = 0; i < g->ninstrs; i++)
+    const kiln_group *g = e->group;
+    for (int r = 0; r < e->nregisters; r++)
+        uses[r] = 0;
+    for (int i = 0; i < e->ninstrs; i++)
         for (int s = 0; s < 3; s++)
-            if (g->instrs[i].src[s] >= 0)
-                last[g->instrs[i].src[s]] = i;
-    for (int i = 0; i < g->nstores; i++)
-        last[g->stores[i].src] = g->ninstrs;
+            if (e->instrs[i].src[s] >= 0)
+                uses[e->instrs[i].src[s]]++;
+    for (int i = 0; i < e->nstores; i++)
+        uses[e->stores[i].src]++;
     if (g->reduces)
-        last[g->reduce_src] = g->ninstrs;
+        uses[g->reduce_src]++;
+}
+
+/* The last instruction that reads each register; stores and the reduction come after all of them. */
+static void find_last_uses(const kiln_cpu_group *e, int *last)
+{
+    const kiln_group *g = e->group;
+    for (int r = 0; r < e->nregisters; r++)
+        last[r] = -1;
+    for (int i = 0; i < e->ninstrs; i++)
+        for (int s = 0; s < 3; s++)
+            if (e->instrs[i].src[s] >= 0)
+                last[e->instrs[i].src[s]] = i;
+    for (int i = 0; i < e->nstores; i++)
+        last[e->stores[i].src] = e->ninstrs;
+    if (g->reduces)
+        last[g->reduce_src] = e->ninstrs;
 }
 
 static bool overlap(const kiln_buffer *a, const kiln_buffer *b)
@@ -86,10 +107,11 @@ static bool overlap(const kiln_buffer *a, const kiln_buffer *b)
 /* An instruction may write its result straight to memory if no later instruction reads what lies there. */
 static void find_direct_stores(kiln_cpu_group *e, const kiln_plan *plan, const int *last)
 {
-    int first = e->nregisters - e->ninstrs;
     for (int s = 0; s < e->nstores; s++) {
         kiln_cpu_store *st = &e->stores[s];
-        int i = st->src - first;
+        int i = e->ninstrs - 1;
+        while (i >= 0 && e->instrs[i].dst != st->src)
+            i--;
         if (i < 0 || !is_direct((kiln_dtype)st->dtype) || e->instrs[i].store >= 0)
             continue;
         bool safe = true;
@@ -103,10 +125,10 @@ static void find_direct_stores(kiln_cpu_group *e, const kiln_plan *plan, const i
     }
 }
 
-/* Scratch registers by liveness: a result takes the place of an operand of its class that dies there, or any free one. */
+/* Scratch registers by liveness: a result takes the place of an operand of its class that dies there, or any free one.
+ */
 static void allocate_registers(kiln_cpu_group *e, const int *last, int16_t *free_list)
 {
-    const kiln_group *g = e->group;
     int nfree = 0;
     for (int r = 0; r < e->nregisters; r++)
         e->physical[r] = -1;
@@ -114,7 +136,7 @@ static void allocate_registers(kiln_cpu_group *e, const int *last, int16_t *free
         if (e->loads[l].kind != KILN_LOAD_DIRECT)
             e->loads[l].physical = e->physical[l] = (int16_t)e->nphysical++;
     for (int i = 0; i < e->ninstrs; i++) {
-        const kiln_instr *in = &g->instrs[i];
+        const kiln_cpu_instr *in = &e->instrs[i];
         kiln_pw_class to = kiln_pw_class_of((kiln_dtype)in->dtype);
         int16_t place = -1, dying[3];
         int ndying = 0;
@@ -241,7 +263,9 @@ bool kiln_cpu_group_lower(kiln_cpu_group *e, const kiln_plan *plan, const kiln_k
                                         .dtype = g->stores[i].to.dtype,
                                         .buffer = g->stores[i].to.buffer,
                                         .size = (int64_t)kiln_dtype_size((kiln_dtype)g->stores[i].to.dtype)};
-    find_last_uses(g, e->nregisters, last);
+    count_uses(e, last);
+    kiln_cpu_join(e, last);
+    find_last_uses(e, last);
     find_direct_stores(e, plan, last);
     allocate_registers(e, last, free_list);
     return true;
@@ -262,7 +286,8 @@ size_t kiln_cpu_group_workspace(const kiln_group *g, int threads)
     return bytes;
 }
 
-/* ---- Running ----------------------------------------------------------------------------------------------------------- */
+/* ---- Running
+ * ----------------------------------------------------------------------------------------------------------- */
 
 /* Elements start … start+n-1 of a strided walk, run by run along the innermost dim. */
 static void load_strided(const kiln_pw_table *t, const kiln_cpu_load *l, const char *memory, char *reg, int64_t start,
@@ -299,7 +324,8 @@ static void load_strided(const kiln_pw_table *t, const kiln_cpu_load *l, const c
     }
 }
 
-static const void *load_register(const kiln_cpu_tile *t, const kiln_cpu_load *l, char *registers, int64_t start, int64_t n)
+static const void *load_register(const kiln_cpu_tile *t, const kiln_cpu_load *l, char *registers, int64_t start,
+                                 int64_t n)
 {
     const char *memory = (const char *)(uintptr_t)kiln_buffer_address(t->plan, t->binding, l->buffer);
     if (l->kind == KILN_LOAD_DIRECT)
@@ -319,7 +345,27 @@ static char *store_memory(const kiln_cpu_tile *t, const kiln_cpu_store *s, int64
     return (char *)(uintptr_t)kiln_buffer_address(t->plan, t->binding, s->buffer) + start * s->size;
 }
 
-enum { MAX_REGISTERS = 256 };
+enum { MAX_REGISTERS = 256, LINE = 64 };
+
+static void prefetch(const char *from, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += LINE)
+        __builtin_prefetch(from + i, 0, 2);
+}
+
+void kiln_cpu_group_prefetch(const kiln_cpu_tile *t, int64_t start, int64_t n)
+{
+    const kiln_cpu_group *e = t->e;
+    for (int i = 0; i < e->nloads; i++) {
+        const kiln_cpu_load *l = &e->loads[i];
+        if (l->kind == KILN_LOAD_DIRECT)
+            prefetch((const char *)(uintptr_t)kiln_buffer_address(t->plan, t->binding, l->buffer) +
+                         (l->offset + start) * l->size,
+                     n * l->size);
+    }
+    for (int i = 0; i < e->nstores; i++)
+        prefetch(store_memory(t, &e->stores[i], start), n * e->stores[i].size);
+}
 
 const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker,
                                 int16_t wanted)
@@ -334,12 +380,16 @@ const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n
     for (int i = 0; i < e->ninstrs; i++) {
         const kiln_cpu_instr *in = &e->instrs[i];
         const double *scalars = t->binding->scalars + in->scalars;
-        double iota[3];
-        if (in->iota) {
-            iota[0] = scalars[0];
-            iota[1] = scalars[1];
-            iota[2] = (double)start;
-            scalars = iota;
+        double own[3];
+        if (in->joined >= 0) {
+            for (int s = 0; s < in->nscalars; s++)
+                own[s] = t->binding->scalars[in->scalar[s]];
+            scalars = own;
+        } else if (in->row == KILN_PW_iota) {
+            own[0] = scalars[0];
+            own[1] = scalars[1];
+            own[2] = (double)start;
+            scalars = own;
         }
         void *to = in->store >= 0 ? (void *)store_memory(t, &e->stores[in->store], start)
                                   : (void *)(registers + e->physical[in->dst] * e->register_bytes);

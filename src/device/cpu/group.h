@@ -1,6 +1,6 @@
 /* Fused groups on the CPU. A group is run tile by tile: a tile's elements go through all instructions while they are in
- * the first-level cache. Each instruction is one call of a pointwise kernel, the same whether it runs alone or fused, so
- * fusion never changes a bit. */
+ * the first-level cache. Each instruction is one call of a pointwise kernel, the same whether it runs alone or fused,
+ * so fusion never changes a bit. */
 #ifndef KILN_CPU_GROUP_H
 #define KILN_CPU_GROUP_H
 
@@ -29,10 +29,14 @@ typedef struct kiln_cpu_load {
 typedef struct kiln_cpu_instr {
     kiln_pw_fn fn;
     void (*after)(void *reg, int64_t n); /* wraps integers, rounds casts to 16 bits; NULL: nothing to do */
+    int16_t row;                         /* of pointwise.def */
+    uint8_t dtype, from;                 /* of the result and of the operands */
     int16_t src[3], dst;                 /* registers as in the group */
     int16_t store;                       /* the result goes straight to this store's memory; -1: to its register */
-    int32_t scalars;
-    bool iota;
+    int32_t scalars;                     /* the first of them */
+    int8_t joined;                       /* stands for a chain of instructions: which (kiln_join); -1: for itself */
+    int8_t nscalars;                     /* a chain's own list of them */
+    int32_t scalar[2];
 } kiln_cpu_instr;
 
 typedef struct kiln_cpu_store {
@@ -50,14 +54,14 @@ typedef struct kiln_cpu_group {
     kiln_cpu_load *loads;
     kiln_cpu_instr *instrs;
     kiln_cpu_store *stores;
-    int16_t *physical;       /* by register: its place in the scratch memory; -1: it has none */
-    int nphysical;           /* scratch registers */
-    int64_t register_bytes;  /* of each */
-    int16_t head;            /* register handed in from outside; -1 */
+    int16_t *physical;      /* by register: its place in the scratch memory; -1: it has none */
+    int nphysical;          /* scratch registers */
+    int64_t register_bytes; /* of each */
+    int16_t head;           /* register handed in from outside; -1 */
     /* A reduction, its elements walked as [outer, reduced, inner]. */
     kiln_pw_class cls;
     int64_t outer, reduced, inner;
-    int64_t chunk, chunks;   /* the reduced dim is cut into pieces of `chunk`, each with a partial result */
+    int64_t chunk, chunks; /* the reduced dim is cut into pieces of `chunk`, each with a partial result */
 } kiln_cpu_group;
 
 /* Lowers a group into memory from `pool`; false with an error. */
@@ -78,6 +82,9 @@ typedef struct kiln_cpu_tile {
  * `wanted` is (-1: none wanted). */
 const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker,
                                 int16_t wanted);
+
+/* Asks for the memory of elements start … start+n-1 ahead of their tile. */
+void kiln_cpu_group_prefetch(const kiln_cpu_tile *t, int64_t start, int64_t n);
 
 void kiln_cpu_group_run(const kiln_cpu_group *e, const kiln_plan *plan, const kiln_kernel *kernel,
                         const kiln_binding *binding);

@@ -80,8 +80,12 @@ static void finish_run(const epilogue *e, int64_t start, int64_t count, const ch
                             values + (size_t)i * e->unit, worker, -1);
 }
 
-static void finish_block(void *context, int64_t batch, int64_t row, int64_t col, int64_t rows, int64_t cols, void *block,
-                         int64_t block_row_stride, int worker)
+/* Pieces of rows lie apart: too short for the processor to see where it goes next, so they are asked for this many
+ * ahead. */
+enum { AHEAD = 3 };
+
+static void finish_block(void *context, int64_t batch, int64_t row, int64_t col, int64_t rows, int64_t cols,
+                         void *block, int64_t block_row_stride, int worker)
 {
     const epilogue *e = context;
     int64_t start = (batch * e->m + row) * e->n + col;
@@ -89,8 +93,13 @@ static void finish_block(void *context, int64_t batch, int64_t row, int64_t col,
         finish_run(e, start, rows * cols, block, worker);
         return;
     }
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < rows && i < AHEAD; i++)
+        kiln_cpu_group_prefetch(&e->tile, start + i * e->n, cols);
+    for (int64_t i = 0; i < rows; i++) {
+        if (i + AHEAD < rows)
+            kiln_cpu_group_prefetch(&e->tile, start + (i + AHEAD) * e->n, cols);
         finish_run(e, start + i * e->n, cols, (const char *)block + (size_t)(i * block_row_stride) * e->unit, worker);
+    }
 }
 
 void kiln_cpu_matmul_run(const kiln_cpu_matmul *m, const kiln_plan *plan, const kiln_kernel *k,

@@ -1,4 +1,5 @@
-/* Matrix products of a plan: strided, batched operands, with the group that finishes the result while it is in cache. */
+/* Matrix products of a plan: strided, batched operands, with the group that finishes the result while it is in cache.
+ */
 #ifndef KILN_CPU_MATMUL_H
 #define KILN_CPU_MATMUL_H
 

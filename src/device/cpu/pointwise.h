@@ -16,11 +16,22 @@ typedef void (*kiln_pw_fn)(void *d, const void *a, const void *b, const void *c,
  * bools have no SUM and PROD. */
 typedef void (*kiln_pw_fold_fn)(void *acc, const void *x, int64_t n);
 
+/* Chains of rows that are one function: see join.def. */
+typedef enum kiln_join {
+#define KILN_JOIN(name, ...) KILN_JOIN_##name,
+#include "device/cpu/join.def"
+#undef KILN_JOIN
+    KILN_JOINS
+} kiln_join;
+
 typedef struct kiln_pw_table {
     const char *isa; /* "plain", "avx2", "avx512" */
 
     /* fn[class of the operands (PICK: of operand 1)][row]; NULL where the class has no such row. */
     const kiln_pw_fn *fn[KILN_PW_CLASSES];
+
+    /* joined[class][join]; NULL for classes that are no floats. */
+    const kiln_pw_fn *joined[KILN_PW_CLASSES];
 
     /* cast[from][to]. Floats become integers by truncation; what does not fit saturates, NaN gives 0. */
     kiln_pw_fn cast[KILN_PW_CLASSES][KILN_PW_CLASSES];

@@ -321,6 +321,7 @@ static void round_f16(void *reg_, int64_t n)
 static const kiln_pw_table table = {
     .isa = KILN_PW_ISA,
     .fn = PER_CLASS(rows),
+    .joined = {[KILN_PW_F32] = f32_joins, [KILN_PW_F64] = f64_joins},
     .cast = {[KILN_PW_F32] = CASTS(f32),
              [KILN_PW_F64] = CASTS(f64),
              [KILN_PW_I64] = CASTS(i64),

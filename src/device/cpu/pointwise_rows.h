@@ -53,6 +53,10 @@
     const INDEX s = (INDEX)SCALAR_INDEX(scalars[0]), t = (INDEX)SCALAR_INDEX(scalars[1]),                              \
                 first = (INDEX)SCALAR_INDEX(scalars[2]);
 #include "ops/pointwise.def"
+#define KILN_JOIN(name, arity, nscalars, expression, ...)                                                              \
+    IF_F(ROW(name, T, T, T, OPERANDS_##arity(T), SCALARS_##nscalars(T), expression))
+#include "device/cpu/join.def"
+#undef KILN_JOIN
 #undef KILN_PW
 #undef KILN_PW_RING
 #undef KILN_PW_TEST
@@ -81,6 +85,12 @@
 static const kiln_pw_fn NAME(rows)[KILN_PW_ROWS] = {
 #include "ops/pointwise.def"
 };
+
+#define KILN_JOIN(name, ...) IF_F([KILN_JOIN_##name] = NAME(name), )
+IF_F(static const kiln_pw_fn NAME(joins)[KILN_JOINS] = {)
+#include "device/cpu/join.def"
+IF_F(};)
+#undef KILN_JOIN
 
 /* Reductions: many lanes side by side, then a tree over the lanes. How many depends on n alone, so that every
  * instruction set adds in the same order. */

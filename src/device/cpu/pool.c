@@ -92,17 +92,32 @@ static inline int64_t divisor(const job *j, const window *wy, const window *wx)
     return j->include_pad ? wy->span * wx->span : (wy->end - wy->first) * (wx->end - wx->first);
 }
 
+/* A window as wide as the plane is one run of memory. */
 #define MEANS(T, name)                                                                                                 \
-    static inline double name##_row(const T *x, int64_t n)                                                             \
+    static inline double name##_run(const T *x, int64_t n)                                                             \
     {                                                                                                                  \
-        double lanes[4] = {0};                                                                                         \
+        double lanes[8] = {0}, sum = 0;                                                                                \
         int64_t i = 0;                                                                                                 \
-        for (; i + 4 <= n; i += 4)                                                                                     \
-            for (int l = 0; l < 4; l++)                                                                                \
+        for (; i + 8 <= n; i += 8)                                                                                     \
+            for (int l = 0; l < 8; l++)                                                                                \
                 lanes[l] += (double)x[i + l];                                                                          \
         for (; i < n; i++)                                                                                             \
-            lanes[0] += (double)x[i];                                                                                  \
-        return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);                                                          \
+            sum += (double)x[i];                                                                                       \
+        for (int l = 0; n >= 8 && l < 8; l++)                                                                          \
+            sum += lanes[l];                                                                                           \
+        return sum;                                                                                                    \
+    }                                                                                                                  \
+    static inline double name##_window(const job *j, const T *x, const window *wy, const window *wx)                   \
+    {                                                                                                                  \
+        int64_t width = wx->end - wx->first, height = wy->end - wy->first;                                             \
+        const T *corner = x + wy->first * j->x.size + wx->first;                                                       \
+        if (width == j->x.size)                                                                                        \
+            return name##_run(corner, height * width);                                                                 \
+        double sum = 0;                                                                                                \
+        for (int64_t row = 0; row < height; row++)                                                                     \
+            for (int64_t i = 0; i < width; i++)                                                                        \
+                sum += (double)corner[row * j->x.size + i];                                                            \
+        return sum;                                                                                                    \
     }                                                                                                                  \
     static void name##_plane(const job *j, const T *x, T *y)                                                           \
     {                                                                                                                  \
@@ -110,11 +125,8 @@ static inline int64_t divisor(const job *j, const window *wy, const window *wx)
             window wy = window_at(&j->y, oy);                                                                          \
             for (int64_t ox = 0; ox < j->x.out; ox++) {                                                                \
                 window wx = window_at(&j->x, ox);                                                                      \
-                double sum = 0;                                                                                        \
-                for (int64_t iy = wy.first; iy < wy.end; iy++)                                                         \
-                    sum += name##_row(x + iy * j->x.size + wx.first, wx.end - wx.first);                               \
                 bool empty = wy.first >= wy.end || wx.first >= wx.end;                                                 \
-                *y++ = empty ? 0 : (T)(sum / (double)divisor(j, &wy, &wx));                                            \
+                *y++ = empty ? 0 : (T)(name##_window(j, x, &wy, &wx) / (double)divisor(j, &wy, &wx));                  \
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \

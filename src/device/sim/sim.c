@@ -1,6 +1,7 @@
-/* Simulated devices: the CPU's kernels behind everything that makes a GPU different. Each device has an address space that
- * the host cannot dereference, a queue that a thread of its own works off while the host goes on, a memory of a chosen
- * size, and faults on demand. What is right here needs no more than the device table, and has a chance on a real GPU.
+/* Simulated devices: the CPU's kernels behind everything that makes a GPU different. Each device has an address space
+ * that the host cannot dereference, a queue that a thread of its own works off while the host goes on, a memory of a
+ * chosen size, and faults on demand. What is right here needs no more than the device table, and has a chance on a real
+ * GPU.
  *
  * KILN_SIM_DEVICES sets how many there are (2), KILN_SIM_MEMORY their bytes (1 GiB). */
 #include "device/sim/sim.h"
@@ -22,15 +23,15 @@ typedef enum job_kind { JOB_COPY_IN, JOB_COPY_OUT, JOB_RUN, JOB_FREE } job_kind;
 typedef struct job {
     struct job *next;
     job_kind kind;
-    void *to;            /* host addresses, already translated */
+    void *to; /* host addresses, already translated */
     const void *from;
     size_t bytes;
     const void *exec;
     const kiln_plan *plan;
     kiln_binding binding;
-    char *data;          /* a copy of what the caller may change: bytes to copy in, addresses and scalars of a run */
+    char *data; /* a copy of what the caller may change: bytes to copy in, addresses and scalars of a run */
     int64_t capacity;
-    uint64_t seen;       /* failures its thread had been told of when it gave the job */
+    uint64_t seen; /* failures its thread had been told of when it gave the job */
 } job;
 
 typedef struct sim {
@@ -48,8 +49,9 @@ typedef struct sim {
     kiln_error error;  /* of the latest one */
 } sim;
 
-/* How many failures of each device this thread knows of, plus one; 0 before its first job. Whatever a thread gave before
- * it learned of a failure is skipped, since it may build on what was not computed; then the thread is told, once. */
+/* How many failures of each device this thread knows of, plus one; 0 before its first job. Whatever a thread gave
+ * before it learned of a failure is skipped, since it may build on what was not computed; then the thread is told,
+ * once. */
 static _Thread_local uint64_t known[MAX_DEVICES];
 
 static sim devices[MAX_DEVICES];
@@ -74,7 +76,7 @@ static void set_up(void)
     }
 }
 
-/* ---- The queue ------------------------------------------------------------------------------------------------------------- */
+/* ---- The queue ---- */
 
 static void nap(int64_t microseconds)
 {
@@ -110,8 +112,8 @@ static void do_job(sim *s, const job *j, int64_t pause)
         memcpy(j->to, j->from, j->bytes);
 }
 
-/* Runs are skipped after a failure that their thread did not know of. Copies are not: what is copied in is new data, which
- * the next attempt will want. */
+/* Runs are skipped after a failure that their thread did not know of. Copies are not: what is copied in is new data
+ * that the next attempt will want. */
 static bool skips(const sim *s, const job *j)
 {
     return j->kind != JOB_FREE && (s->lost || (j->kind == JOB_RUN && j->seen < s->failures));
@@ -166,8 +168,8 @@ static job *new_job(sim *s, job_kind kind, size_t bytes)
     return NULL;
 }
 
-/* With the lock held: how many failures the calling thread knows of. A thread that comes new to the device is to be told
- * of one that nobody was told of: what it was handed may be lacking. */
+/* With the lock held: how many failures the calling thread knows of. A thread that comes new to the device is to be
+ * told of one that nobody was told of: what it was handed may be lacking. */
 static uint64_t *thread_knows(sim *s)
 {
     if (!known[s->index])
@@ -211,7 +213,7 @@ static bool drain(sim *s)
     return ok;
 }
 
-/* ---- The table -------------------------------------------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 static int sim_count(char *why, size_t size)
 {

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Kiln's figures beside PyTorch's and JAX's, all taken in one run on the same number of threads.
+# usage: bench/run.sh BIN_DIR      KILN_PEERS_PYTHON: a Python that has PyTorch and JAX (default: python3)
+set -eu
+bin=$1
+here=$(dirname "$0")
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+echo "threads: $OMP_NUM_THREADS"
+"$bin/kiln_bench_mlp" | tee "$results"
+"${KILN_PEERS_PYTHON:-python3}" "$here/peers.py" 2>/dev/null | tee -a "$results" || true
+"$bin/kiln_bench_mlp" mlp | tee -a "$results" # once more, after the peers: the machine may have changed its speed
+echo
+awk '
+function field(name,   text) {
+    if (!match($0, "\"" name "\": *\"?[^,\"}]*"))
+        return ""
+    text = substr($0, RSTART, RLENGTH)
+    sub(/^[^:]*: *"?/, "", text)
+    return text
+}
+field("work") == "mlp" {
+    b = field("batch"); p = field("peer"); us = field("us") + 0
+    if (!((b, p) in best) || us < best[b, p]) best[b, p] = us
+    if (!((b, p) in seen)) { seen[b, p] = 1; order[++n] = b SUBSEP p }
+}
+END {
+    printf "%-8s %-18s %10s %16s\n", "batch", "MLP 784-256-128-10", "us a step", "times Kiln"
+    for (i = 1; i <= n; i++) {
+        split(order[i], k, SUBSEP)
+        printf "%-8s %-18s %10.1f %16.2f\n", k[1], k[2], best[order[i]], best[order[i]] / best[k[1], "kiln"]
+    }
+}' "$results"
