@@ -1,6 +1,6 @@
-/* Gradients as training uses them: accumulated over several passes, through assignment and views, of parameters that are
- * updated and used again, with values looked at on the way, with and without scopes, for many steps. What test_grad.c checks
- * of the engine alone is not repeated here. */
+/* Gradients as training uses them: accumulated over several passes, through assignment and views, of parameters that
+ * are updated and used again, with values looked at on the way, with and without scopes, for many steps. What
+ * test_grad.c checks of the engine alone is not repeated here. */
 #include <unistd.h>
 #include "core/alloc.h"
 #include "support/core.h"
@@ -10,7 +10,8 @@
 #define F32(...)   kiln_of_f32(((float[]){__VA_ARGS__}), sizeof((float[]){__VA_ARGS__}) / sizeof(float))
 #define PARAM(...) kiln_requires_grad(F32(__VA_ARGS__), true)
 
-/* ---- Accumulation -------------------------------------------------------------------------------------------------------- */
+/* ---- Accumulation
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void test_accumulation(void **state)
 {
@@ -19,7 +20,8 @@ static void test_accumulation(void **state)
         kiln_scope {
             kiln_tensor *w = PARAM(2, 3);
             for (int i = 1; i <= 4; i++) {
-                kiln_step assert_true(kiln_backward(kiln_sum_all(kiln_mul_scalar(kiln_square(w), i))));
+                kiln_step
+                    assert_true(kiln_backward(kiln_sum_all(kiln_mul_scalar(kiln_square(w), i))));
                 if (looking)
                     assert_f32(kiln_grad_of(w), (float)(2 * i * (i + 1)), (float)(3 * i * (i + 1)));
             }
@@ -27,7 +29,8 @@ static void test_accumulation(void **state)
             kiln_zero_grad_of(w);
             assert_null(kiln_grad_of(w));
             kiln_zero_grad_of(w);
-            kiln_step assert_true(kiln_backward(kiln_sum_all(w)));
+            kiln_step
+                assert_true(kiln_backward(kiln_sum_all(w)));
             assert_f32(kiln_grad_of(w), 1, 1);
         }
 }
@@ -83,17 +86,21 @@ static void test_gradients_are_apart(void **state)
         kiln_tensor *a = PARAM(1, 2), *b = PARAM(3, 4);
         kiln_step {
             assert_true(kiln_backward(kiln_sum_all(kiln_add(a, b))));
-            kiln_no_grad assert_true(kiln_assign(kiln_grad_of(a), kiln_mul_scalar(kiln_grad_of(a), 7)));
+            kiln_no_grad
+                assert_true(kiln_assign(kiln_grad_of(a), kiln_mul_scalar(kiln_grad_of(a), 7)));
         }
         assert_f32(kiln_grad_of(a), 7, 7);
         assert_f32(kiln_grad_of(b), 1, 1);
-        kiln_step assert_true(kiln_backward(kiln_sum_all(kiln_add(a, b))));
+        kiln_step
+            assert_true(kiln_backward(kiln_sum_all(kiln_add(a, b))));
         assert_f32(kiln_grad_of(a), 8, 8);
         assert_f32(kiln_grad_of(b), 2, 2);
     }
 }
 
-/* ---- Hooks -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Hooks
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct seen {
     int calls;
@@ -168,7 +175,8 @@ static void test_failing_hook(void **state)
     }
 }
 
-/* ---- Higher derivatives ---------------------------------------------------------------------------------------------------------- */
+/* ---- Higher derivatives
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void test_polynomial(void **state)
 {
@@ -199,8 +207,8 @@ static void test_gradient_penalty(void **state)
             kiln_tensor *x = PARAM(2), *w = PARAM(3), *g;
             kiln_step {
                 kiln_tensor *y = kiln_mul(kiln_square(w), kiln_square(x)); /* w²x² */
-                assert_true(kiln_grad(y, NULL, &x, 1, &g));                 /* 2w²x = 36 */
-                assert_true(kiln_backward(kiln_square(g)));                 /* 4w⁴x²: d/dw 16w³x² = 1728, d/dx 8w⁴x = 1296 */
+                assert_true(kiln_grad(y, NULL, &x, 1, &g));                /* 2w²x = 36 */
+                assert_true(kiln_backward(kiln_square(g))); /* 4w⁴x²: d/dw 16w³x² = 1728, d/dx 8w⁴x = 1296 */
             }
             assert_f32(kiln_grad_of(w), 1728);
             assert_f32(kiln_grad_of(x), 1296);
@@ -225,10 +233,11 @@ static void test_unused_inputs(void **state)
     }
 }
 
-/* ---- Assignment and views ----------------------------------------------------------------------------------------------------------- */
+/* ---- Assignment and views
+ * ----------------------------------------------------------------------------------------------------------- */
 
-/* The destination is a fresh buffer, a computed tensor, or a tensor that was read before. `look` is what is read between
- * writing and differentiating. */
+/* The destination is a fresh buffer, a computed tensor, or a tensor that was read before. `look` is what is read
+ * between writing and differentiating. */
 static void test_through_assignment(void **state)
 {
     (void)state;
@@ -267,7 +276,7 @@ static void test_through_assigned_view(void **state)
                     other = kiln_slice(x, 0, 0, 2, 1);
                 assert_f32(other, 5, 4);
                 assert_true(kiln_backward(kiln_add(kiln_sum_all(kiln_square(other)), kiln_sum_all(x))));
-                assert_f32(kiln_grad_of(v), 11, 0, 0);    /* v0² + v0 */
+                assert_f32(kiln_grad_of(v), 11, 0, 0);     /* v0² + v0 */
                 assert_f32(kiln_grad_of(w), 4 * 8 + 4, 6); /* w0⁴ + w0², w1² */
             }
 }
@@ -293,18 +302,21 @@ static void test_kept_across_steps(void **state)
     (void)state;
     kiln_scope {
         kiln_tensor *w = PARAM(2), *kept = NULL;
-        kiln_step kept = kiln_keep(kiln_square(w));
+        kiln_step
+            kept = kiln_keep(kiln_square(w));
         assert_false(kiln_needs_grad(kept));
         for (int i = 0; i < 3; i++) {
             kiln_step {
-                kiln_no_grad assert_true(kiln_assign(kept, F32(4)));
+                kiln_no_grad
+                    assert_true(kiln_assign(kept, F32(4)));
                 kiln_tensor *y = kiln_mul(kiln_mul(kept, w), w);
                 assert_near(kiln_item(y), 16, 0);
                 kiln_zero_grad_of(w);
                 assert_true(kiln_backward(y));
             }
             assert_f32(kiln_grad_of(w), 16);
-            kiln_step assert_true(kiln_assign(kept, kiln_mul_scalar(w, i)));
+            kiln_step
+                assert_true(kiln_assign(kept, kiln_mul_scalar(w, i)));
         }
         kiln_release(kept);
     }
@@ -328,7 +340,9 @@ static void test_views_and_reuse(void **state)
         }
 }
 
-/* ---- Updates ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- Updates
+ * -----------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* A parameter is updated and used again before anything has run: both gradients are right. */
 static void test_updated_and_used_again(void **state)
@@ -344,7 +358,8 @@ static void test_updated_and_used_again(void **state)
                     assert_true(kiln_backward(kiln_square(w)));
                     if (look & 1)
                         assert_f32(kiln_grad_of(w), 2 * want);
-                    kiln_no_grad assert_true(kiln_assign(w, kiln_sub(w, kiln_mul_scalar(kiln_grad_of(w), 0.25))));
+                    kiln_no_grad
+                        assert_true(kiln_assign(w, kiln_sub(w, kiln_mul_scalar(kiln_grad_of(w), 0.25))));
                     want = want - 0.25f * 2 * want;
                     if (look & 2)
                         assert_f32(w, want);
@@ -363,7 +378,8 @@ static void test_toggled_after_update(void **state)
     kiln_scope {
         kiln_tensor *w = PARAM(3), *v = PARAM(2);
         kiln_step {
-            kiln_no_grad assert_true(kiln_assign(w, F32(5)));
+            kiln_no_grad
+                assert_true(kiln_assign(w, F32(5)));
             kiln_tensor *first = kiln_mul(w, v);
             assert_ptr_equal(kiln_requires_grad(w, false), w);
             assert_true(kiln_backward(kiln_mul(kiln_square(w), v)));
@@ -388,7 +404,8 @@ static void test_frozen_copy(void **state)
             kiln_step {
                 kiln_zero_grad_of(w);
                 assert_true(kiln_backward(kiln_sum_all(kiln_mul(kiln_square(w), frozen))));
-                kiln_no_grad assert_true(kiln_assign(w, kiln_sub(w, kiln_mul_scalar(kiln_grad_of(w), 0.25))));
+                kiln_no_grad
+                    assert_true(kiln_assign(w, kiln_sub(w, kiln_mul_scalar(kiln_grad_of(w), 0.25))));
             }
         assert_f32(frozen, 1, 2);
         assert_f32(w, 0.125f, 0);
@@ -396,7 +413,9 @@ static void test_frozen_copy(void **state)
     }
 }
 
-/* ---- Without scopes -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- Without scopes
+ * --------------------------------------------------------------------------------------------------------------------------
+ */
 
 static long resident(void)
 {
@@ -417,8 +436,7 @@ static void bare_step(kiln_tensor *w, kiln_tensor *x, bool look)
     assert_true(kiln_backward(y));
     if (look)
         assert_false(isnan(kiln_item(y)));
-    kiln_no_grad
-    {
+    kiln_no_grad {
         kiln_tensor *g = kiln_mul_scalar(kiln_grad_of(w), 0.001), *next = kiln_sub(w, g);
         assert_true(kiln_assign(w, next));
         kiln_release(g);
@@ -440,13 +458,15 @@ static void test_bare_steps(void **state)
         uint64_t in_use = 0;
         for (int i = 0; i < steps; i++) {
             if (i == steps / 2) {
-                kiln_step {}
+                kiln_step {
+                }
                 before = resident();
                 in_use = core_memory();
             }
             bare_step(w, x, look);
         }
-        kiln_step {}
+        kiln_step {
+        }
         assert_true(resident() - before < 8000); /* KiB */
         assert_int_equal(core_memory(), in_use);
         const float *got = core_f32(w);
@@ -501,7 +521,9 @@ static void test_scopes_in_a_scope(void **state)
     }
 }
 
-/* ---- Refusals ----------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- Refusals
+ * -----------------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void test_refusals(void **state)
 {

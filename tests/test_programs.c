@@ -1,7 +1,8 @@
 /* Random programs against a plain interpreter. A program is a list of instructions over a few registers: arithmetic,
- * views, reductions, products, copies, assignments to whole tensors and to views, handles released early, values looked at.
- * Each is run several times, with mutations between the runs, so that cached plans meet programs that differ from theirs
- * in one thing only. All numbers are small integers in f64, so that every order of additions gives the same bits. */
+ * views, reductions, products, copies, assignments to whole tensors and to views, handles released early, values looked
+ * at. Each is run several times, with mutations between the runs, so that cached plans meet programs that differ from
+ * theirs in one thing only. All numbers are small integers in f64, so that every order of additions gives the same
+ * bits. */
 #include "support/core.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
@@ -59,10 +60,10 @@ static int below(int n)
 static instr random_instr(void)
 {
     static const int8_t weights[KINDS] = {
-        [ADD] = 6,       [SUB] = 4,    [MUL] = 4,     [MAXIMUM] = 2, [NEG] = 2,    [ABS] = 2,    [SCALE] = 4,
-        [SUM_0] = 2,     [SUM_1] = 2,  [SUM_ALL] = 1, [MATMUL] = 4,  [SLICE] = 4,  [SELECT] = 2, [TRANSPOSE] = 4,
-        [EXPAND] = 2,    [RESHAPE] = 3, [CLONE] = 3,  [CAT] = 2,     [WHERE] = 2,  [CUMSUM] = 1, [ASSIGN] = 6,
-        [ASSIGN_SCALED] = 4, [SWAP] = 3, [RELEASE] = 2, [LOOK] = 1, [RUN] = 1};
+        [ADD] = 6,           [SUB] = 4,     [MUL] = 4,     [MAXIMUM] = 2, [NEG] = 2,   [ABS] = 2,    [SCALE] = 4,
+        [SUM_0] = 2,         [SUM_1] = 2,   [SUM_ALL] = 1, [MATMUL] = 4,  [SLICE] = 4, [SELECT] = 2, [TRANSPOSE] = 4,
+        [EXPAND] = 2,        [RESHAPE] = 3, [CLONE] = 3,   [CAT] = 2,     [WHERE] = 2, [CUMSUM] = 1, [ASSIGN] = 6,
+        [ASSIGN_SCALED] = 4, [SWAP] = 3,    [RELEASE] = 2, [LOOK] = 1,    [RUN] = 1};
     int total = 0, k = 0;
     for (int i = 0; i < KINDS; i++)
         total += weights[i];
@@ -72,7 +73,8 @@ static instr random_instr(void)
                    (int8_t)(below(5) - 2)};
 }
 
-/* ---- The interpreter ------------------------------------------------------------------------------------------------------ */
+/* ---- The interpreter
+ * ------------------------------------------------------------------------------------------------------ */
 
 typedef struct memory { /* what several windows may share */
     double cells[CELLS];
@@ -116,7 +118,8 @@ static double clamp(double x)
 
 static bool same_shape(const window *a, const window *b)
 {
-    return a->ndim == b->ndim && (a->ndim < 1 || a->shape[0] == b->shape[0]) && (a->ndim < 2 || a->shape[1] == b->shape[1]);
+    return a->ndim == b->ndim && (a->ndim < 1 || a->shape[0] == b->shape[0]) &&
+           (a->ndim < 2 || a->shape[1] == b->shape[1]);
 }
 
 /* Element i of a shape like `over`, of a window that broadcasts to it. */
@@ -165,7 +168,8 @@ static bool is_expanded(const window *w)
     return false;
 }
 
-/* ---- Both at once ------------------------------------------------------------------------------------------------------------ */
+/* ---- Both at once
+ * ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct machine {
     window plain[REGISTERS];
@@ -210,9 +214,9 @@ static void do_binary(machine *m, instr in)
     window w = fresh(ndim, shape[0], shape[1]);
     for (int i = 0; i < w.m->count; i++) {
         double x = broadcast(a, &w, i), y = broadcast(b, &w, i);
-        double z = in.kind == ADD   ? x + y
-                   : in.kind == SUB ? x - y
-                   : in.kind == MUL ? x * y
+        double z = in.kind == ADD       ? x + y
+                   : in.kind == SUB     ? x - y
+                   : in.kind == MUL     ? x * y
                    : in.kind == MAXIMUM ? (x > y ? x : y)
                                         : (x > y ? y : x);
         w.m->cells[i] = clamp(z);
@@ -234,9 +238,13 @@ static void do_unary(machine *m, instr in)
     window w = fresh(a->ndim, a->ndim > 0 ? a->shape[0] : 1, a->ndim > 1 ? a->shape[1] : 1);
     for (int i = 0; i < w.m->count; i++) {
         double x = *cell(a, i);
-        w.m->cells[i] = in.kind == NEG ? 0 - x : in.kind == ABS ? fabs(x) : in.kind == SCALE ? clamp(x * in.number) + 0 : x;
+        w.m->cells[i] = in.kind == NEG     ? 0 - x
+                        : in.kind == ABS   ? fabs(x)
+                        : in.kind == SCALE ? clamp(x * in.number) + 0
+                                           : x;
         if (in.kind == CUMSUM && a->ndim)
-            w.m->cells[i] += i >= (a->ndim == 2 ? a->shape[1] : 1) ? w.m->cells[i - (a->ndim == 2 ? a->shape[1] : 1)] : 0;
+            w.m->cells[i] +=
+                i >= (a->ndim == 2 ? a->shape[1] : 1) ? w.m->cells[i - (a->ndim == 2 ? a->shape[1] : 1)] : 0;
     }
     for (int i = 0; in.kind == CUMSUM && i < w.m->count; i++)
         w.m->cells[i] = clamp(w.m->cells[i]);
@@ -269,7 +277,8 @@ static void do_sum(machine *m, instr in)
 static void do_matmul(machine *m, instr in)
 {
     const window *a = &m->plain[in.a], *b = &m->plain[in.b];
-    if (!a->m || !b->m || a->ndim != 2 || b->ndim != 2 || a->shape[1] != b->shape[0] || a->shape[0] * b->shape[1] > CELLS)
+    if (!a->m || !b->m || a->ndim != 2 || b->ndim != 2 || a->shape[1] != b->shape[0] ||
+        a->shape[0] * b->shape[1] > CELLS)
         return;
     int k = a->shape[1], n = b->shape[1];
     window w = fresh(2, a->shape[0], n);
@@ -460,8 +469,8 @@ static bool differentiate(const program *p, uint32_t evals, gradients out)
         }
         for (int r = 0; ok && r < REGISTERS; r++)
             if (kiln_grad_of(parameters[r]))
-                assert_true(kiln_read(kiln_grad_of(parameters[r]), out[r],
-                                      (size_t)kiln_numel(parameters[r]) * sizeof(double)));
+                assert_true(
+                    kiln_read(kiln_grad_of(parameters[r]), out[r], (size_t)kiln_numel(parameters[r]) * sizeof(double)));
     }
     return ok;
 }
@@ -485,7 +494,8 @@ static void random_programs(unsigned first, int programs)
             if (variant % 2) /* the next two differ from these in one instruction */
                 p.code[below(LENGTH)] = random_instr();
         }
-        kiln_step {}
+        kiln_step {
+        }
     }
     kiln_plan_cache_set_capacity(256);
 }
@@ -500,7 +510,8 @@ static void test_programs(void **state)
         random_programs(1, many ? atoi(many) : kiln_default_device() == KILN_CPU ? 1500 : 300);
 }
 
-/* Looking at values on the way changes no gradient: it is the same to the bit, or an error says what was overwritten. */
+/* Looking at values on the way changes no gradient: it is the same to the bit, or an error says what was overwritten.
+ */
 static void test_gradients(void **state)
 {
     (void)state;
@@ -524,7 +535,8 @@ static void test_gradients(void **state)
             if (memcmp(want, got, sizeof want) != 0)
                 fail_msg("program %u: another gradient when it is run at %x", first + (unsigned)k, evals);
         }
-        kiln_step {}
+        kiln_step {
+        }
     }
     assert_true(only || right > programs);
 }

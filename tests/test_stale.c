@@ -1,6 +1,6 @@
 /* A plan must never serve a step it was not made for. Each test here runs a step until its plan is cached, changes one
- * thing about it (a shape, a stride, a dtype, an attribute, which operand, who keeps what, …), runs it again, and compares
- * with a plain computation. test_programs.c does the same with random steps. */
+ * thing about it (a shape, a stride, a dtype, an attribute, which operand, who keeps what, …), runs it again, and
+ * compares with a plain computation. test_programs.c does the same with random steps. */
 #include "support/core.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
@@ -13,7 +13,8 @@ static int64_t misses(void)
     return kiln_plan_cache_stats().misses;
 }
 
-/* ---- Geometry -------------------------------------------------------------------------------------------------------- */
+/* ---- Geometry
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void test_shapes(void **state)
 {
@@ -93,7 +94,8 @@ static void test_broadcast(void **state)
         }
 }
 
-/* ---- Dtypes and devices ------------------------------------------------------------------------------------------------ */
+/* ---- Dtypes and devices
+ * ------------------------------------------------------------------------------------------------ */
 
 static void test_dtypes(void **state)
 {
@@ -158,7 +160,8 @@ static void test_devices(void **state)
         }
 }
 
-/* ---- Attributes ---------------------------------------------------------------------------------------------------------- */
+/* ---- Attributes
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void test_attributes(void **state)
 {
@@ -209,7 +212,8 @@ static void test_convolution_options(void **state)
         }
 }
 
-/* ---- Operands -------------------------------------------------------------------------------------------------------------- */
+/* ---- Operands
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static void test_operand_order(void **state)
 {
@@ -283,7 +287,8 @@ static void test_operands_known_before(void **state)
             }
 }
 
-/* ---- What is kept ------------------------------------------------------------------------------------------------------------ */
+/* ---- What is kept
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void test_kept_handles(void **state)
 {
@@ -323,7 +328,8 @@ static void test_kept_view(void **state)
     }
 }
 
-/* ---- Gradients --------------------------------------------------------------------------------------------------------------- */
+/* ---- Gradients
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void test_requires_grad(void **state)
 {
@@ -338,7 +344,8 @@ static void test_requires_grad(void **state)
             kiln_zero_grad_of(v);
             kiln_tensor *loss = NULL;
             if (off)
-                kiln_no_grad loss = kiln_mul(kiln_square(w), v);
+                kiln_no_grad
+                    loss = kiln_mul(kiln_square(w), v);
             else
                 loss = kiln_mul(kiln_square(w), v);
             assert_int_equal(kiln_needs_grad(loss), (gw || gv) && !off);
@@ -357,7 +364,8 @@ static void test_requires_grad(void **state)
     kiln_release(v);
 }
 
-/* ---- Assignment ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Assignment
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static void test_assignment_order(void **state)
 {
@@ -406,9 +414,7 @@ static void test_swap(void **state)
             kiln_scope {
                 kiln_tensor *a = F32(1, 2, 3), *b = F32(4, 5, 6);
                 kiln_step {
-                    kiln_tensor *t = clone == 0   ? kiln_clone(a)
-                                     : clone == 1 ? kiln_add_scalar(a, 1)
-                                                  : kiln_mul(a, b);
+                    kiln_tensor *t = clone == 0 ? kiln_clone(a) : clone == 1 ? kiln_add_scalar(a, 1) : kiln_mul(a, b);
                     kiln_assign(a, b);
                     kiln_assign(b, t);
                 }
@@ -497,13 +503,15 @@ static void test_view_or_copy(void **state)
         kiln_scope {
             kiln_tensor *x = kiln_of_f32(((float[]){1, 2, 3, 4}), 2, 2);
             kiln_tensor *row = kiln_select(x, 0, 0), *target = round & 1 ? kiln_clone(row) : row;
-            kiln_step kiln_assign(target, kiln_add_scalar(kiln_select(x, 0, 1), 1));
+            kiln_step
+                kiln_assign(target, kiln_add_scalar(kiln_select(x, 0, 1), 1));
             assert_f32(target, 4, 5);
             assert_f32(x, round & 1 ? 1 : 4, round & 1 ? 2 : 5, 3, 4);
         }
 }
 
-/* ---- Branches, numbers, random numbers -------------------------------------------------------------------------------------------- */
+/* ---- Branches, numbers, random numbers
+ * -------------------------------------------------------------------------------------------- */
 
 static void test_branches(void **state)
 {
@@ -568,9 +576,10 @@ static void test_random(void **state)
     for (int pass = 0; pass < 2; pass++) {
         kiln_manual_seed(42);
         for (int i = 0; i < 4; i++) {
-            kiln_scope memcpy(pass ? again[i] : first[i], core_f32(kiln_add(kiln_randn(KILN_SHAPE(4), KILN_F32),
-                                                                            kiln_rand(KILN_SHAPE(4), KILN_F32))),
-                              sizeof first[i]);
+            kiln_scope
+                memcpy(pass ? again[i] : first[i],
+                       core_f32(kiln_add(kiln_randn(KILN_SHAPE(4), KILN_F32), kiln_rand(KILN_SHAPE(4), KILN_F32))),
+                       sizeof first[i]);
             for (int k = 0; k < i; k++)
                 assert_memory_not_equal(first[i], first[k], sizeof first[i]);
             if (pass == 0 && i == 0)
@@ -580,7 +589,8 @@ static void test_random(void **state)
     assert_memory_equal(first, again, sizeof first);
     assert_int_equal(misses(), before);
     kiln_manual_seed(43);
-    kiln_scope assert_memory_not_equal(core_f32(kiln_rand(KILN_SHAPE(4), KILN_F32)), first[0], sizeof first[0]);
+    kiln_scope
+        assert_memory_not_equal(core_f32(kiln_rand(KILN_SHAPE(4), KILN_F32)), first[0], sizeof first[0]);
 }
 
 static void test_dropout(void **state)
@@ -614,7 +624,9 @@ static void test_random_twice(void **state)
         }
 }
 
-/* ---- The cache ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- The cache
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void test_capacity(void **state)
 {
@@ -649,14 +661,20 @@ static void test_eviction(void **state)
     assert_true(kiln_eval());
     kiln_plan_cache_set_capacity(0);
     kiln_plan_cache_set_capacity(2);
-    kiln_scope assert_f32(kiln_exp2(x), 2, 4);  /* kept: exp2 */
-    kiln_scope assert_f32(kiln_square(x), 1, 4); /* kept: exp2, square */
-    kiln_scope assert_f32(kiln_exp2(x), 2, 4);
+    kiln_scope
+        assert_f32(kiln_exp2(x), 2, 4); /* kept: exp2 */
+    kiln_scope
+        assert_f32(kiln_square(x), 1, 4); /* kept: exp2, square */
+    kiln_scope
+        assert_f32(kiln_exp2(x), 2, 4);
     int64_t before = misses();
-    kiln_scope assert_f32(kiln_neg(x), -1, -2); /* drops square */
-    kiln_scope assert_f32(kiln_exp2(x), 2, 4);
+    kiln_scope
+        assert_f32(kiln_neg(x), -1, -2); /* drops square */
+    kiln_scope
+        assert_f32(kiln_exp2(x), 2, 4);
     assert_int_equal(misses(), before + 1);
-    kiln_scope assert_f32(kiln_square(x), 1, 4);
+    kiln_scope
+        assert_f32(kiln_square(x), 1, 4);
     assert_int_equal(misses(), before + 2);
     assert_int_equal(kiln_plan_cache_stats().plans, 2);
     kiln_plan_cache_set_capacity(256);

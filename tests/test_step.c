@@ -1,5 +1,5 @@
-/* Scopes and steps: who owns what, steps as transactions, looking at values in the middle of a step, assignment in place,
- * what replays cost, and what plans say about themselves. */
+/* Scopes and steps: who owns what, steps as transactions, looking at values in the middle of a step, assignment in
+ * place, what replays cost, and what plans say about themselves. */
 #include "core/alloc.h"
 #include "support/core.h"
 
@@ -14,7 +14,8 @@ static kiln_plan_info last_plan(void)
     return info;
 }
 
-/* ---- Scopes ------------------------------------------------------------------------------------------------------------ */
+/* ---- Scopes
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static float leave_by_return(kiln_tensor *x)
 {
@@ -47,7 +48,8 @@ static void test_ways_out(void **state)
 out:
     kiln_scope {
         kiln_step {
-            kiln_scope assert_near(kiln_item(kiln_square(x)), 9, 0);
+            kiln_scope
+                assert_near(kiln_item(kiln_square(x)), 9, 0);
             continue;
         }
     }
@@ -66,7 +68,8 @@ static void test_keep_and_release(void **state)
         assert_true(kiln_eval());
         uint64_t both = core_memory();
         kiln_release(released);
-        kiln_step kept = kiln_keep(kiln_add_scalar(x, 2));
+        kiln_step
+            kept = kiln_keep(kiln_add_scalar(x, 2));
         assert_true(core_memory() <= both);
         assert_ptr_equal(kiln_keep(kept), kept);
     }
@@ -85,7 +88,8 @@ static void test_kept_pending(void **state)
 {
     (void)state;
     kiln_tensor *y = NULL;
-    kiln_scope y = kiln_keep(kiln_add_scalar(F32(1, 2), 1)); /* a scope ends, nothing has run yet */
+    kiln_scope
+        y = kiln_keep(kiln_add_scalar(F32(1, 2), 1)); /* a scope ends, nothing has run yet */
     assert_f32(y, 2, 3);
     kiln_release(y);
 }
@@ -106,7 +110,8 @@ static void test_nested_steps(void **state)
     }
 }
 
-/* ---- Transactions -------------------------------------------------------------------------------------------------------- */
+/* ---- Transactions
+ * -------------------------------------------------------------------------------------------------------- */
 
 enum { BATCH = 6, FEATURES = 5, CLASSES = 3 };
 
@@ -148,8 +153,7 @@ static snapshot trainer_state(const trainer *t)
 
 static void update(kiln_tensor *p, kiln_tensor *m)
 {
-    kiln_no_grad
-    {
+    kiln_no_grad {
         kiln_assign(m, kiln_add(kiln_mul_scalar(m, 0.9), kiln_grad_of(p)));
         kiln_assign(p, kiln_sub(p, kiln_mul_scalar(m, 0.1)));
     }
@@ -203,7 +207,8 @@ static void test_bad_label(void **state)
     if (core_eager() && kiln_default_device() != KILN_CPU)
         skip(); /* run node by node, behind a queue: part of the step has run before the error is known */
     snapshot want[6];
-    for (int bad = 0; bad < 4; bad++) { /* no bad step; one that sees the error at its end; two that see it on the way */
+    for (int bad = 0; bad < 4;
+         bad++) { /* no bad step; one that sees the error at its end; two that see it on the way */
         trainer t = trainer_new();
         for (int step = 0; step < 6; step++) {
             if (bad && (step == 0 || step == 3)) {
@@ -239,15 +244,18 @@ static void test_bad_label_keeps_gradients(void **state)
         kiln_tensor *table = kiln_requires_grad(core_data(3, KILN_SHAPE(4, 2)), true);
         const int64_t good[2] = {1, 3}, bad[2] = {1, 4};
         kiln_device device = kiln_default_device();
-        kiln_step assert_true(kiln_backward(kiln_sum_all(
-            kiln_embedding(table, kiln_tensor_new(good, KILN_I64, KILN_SHAPE(2), device), -1))));
+        kiln_step
+            assert_true(kiln_backward(
+                kiln_sum_all(kiln_embedding(table, kiln_tensor_new(good, KILN_I64, KILN_SHAPE(2), device), -1))));
         assert_f32(kiln_grad_of(table), 0, 0, 1, 1, 0, 0, 1, 1);
-        kiln_step kiln_backward(
-            kiln_sum_all(kiln_embedding(table, kiln_tensor_new(bad, KILN_I64, KILN_SHAPE(2), device), -1)));
+        kiln_step
+            kiln_backward(
+                kiln_sum_all(kiln_embedding(table, kiln_tensor_new(bad, KILN_I64, KILN_SHAPE(2), device), -1)));
         expect_error(KILN_E_INDEX, NULL, "4");
         assert_f32(kiln_grad_of(table), 0, 0, 1, 1, 0, 0, 1, 1);
-        kiln_step assert_true(kiln_backward(kiln_sum_all(
-            kiln_embedding(table, kiln_tensor_new(good, KILN_I64, KILN_SHAPE(2), device), -1))));
+        kiln_step
+            assert_true(kiln_backward(
+                kiln_sum_all(kiln_embedding(table, kiln_tensor_new(good, KILN_I64, KILN_SHAPE(2), device), -1))));
         assert_f32(kiln_grad_of(table), 0, 0, 2, 2, 0, 0, 2, 2);
     }
 }
@@ -266,7 +274,8 @@ static void test_rest_of_failed_step(void **state)
         }
         expect_error(KILN_E_INDEX, "index_select", "5");
         assert_f32(x, 1, 2, 3);
-        kiln_step assert_true(kiln_assign(x, kiln_add_scalar(x, 1)));
+        kiln_step
+            assert_true(kiln_assign(x, kiln_add_scalar(x, 1)));
         assert_f32(x, 2, 3, 4);
     }
 }
@@ -299,12 +308,14 @@ static void test_discarded_values(void **state)
             expect_error(KILN_E_STATE, NULL, NULL);
         }
         kiln_release(lost);
-        kiln_step assert_true(kiln_assign(counter, kiln_add_scalar(counter, 1)));
+        kiln_step
+            assert_true(kiln_assign(counter, kiln_add_scalar(counter, 1)));
         assert_true(kiln_item(counter) >= 1);
     }
 }
 
-/* ---- Looking at values on the way ------------------------------------------------------------------------------------------- */
+/* ---- Looking at values on the way
+ * ------------------------------------------------------------------------------------------- */
 
 static void test_looking(void **state)
 {
@@ -344,9 +355,11 @@ static void test_eval_anywhere(void **state)
                 HERE;
                 assert_true(kiln_backward(y));
                 HERE;
-                kiln_no_grad kiln_assign(w, kiln_sub(w, kiln_grad_of(w)));
+                kiln_no_grad
+                    kiln_assign(w, kiln_sub(w, kiln_grad_of(w)));
                 HERE;
-                kiln_no_grad kiln_assign(w, kiln_mul(w, w));
+                kiln_no_grad
+                    kiln_assign(w, kiln_mul(w, w));
                 HERE;
             }
             if (at == 0)
@@ -356,7 +369,8 @@ static void test_eval_anywhere(void **state)
         }
 }
 
-/* ---- Assignment in place ------------------------------------------------------------------------------------------------------- */
+/* ---- Assignment in place
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void test_assign_forms(void **state)
 {
@@ -374,7 +388,8 @@ static void test_assign_forms(void **state)
             assert_f32(x, 1, 8, 1, 2, 0, 2);
             assert_true(kiln_assign(kiln_transpose(x, 0, 1), kiln_of_f32(((float[]){1, 2, 3, 4, 5, 6}), 3, 2)));
             assert_f32(x, 1, 3, 5, 2, 4, 6);
-            assert_true(kiln_assign(x, kiln_tensor_new((int64_t[]){-3}, KILN_I64, KILN_SHAPE(1), kiln_default_device())));
+            assert_true(
+                kiln_assign(x, kiln_tensor_new((int64_t[]){-3}, KILN_I64, KILN_SHAPE(1), kiln_default_device())));
             assert_f32(x, -3, -3, -3, -3, -3, -3);
             kiln_tensor *i = kiln_zeros(KILN_SHAPE(3), KILN_I64);
             assert_true(kiln_assign(i, F32(1.5f, -2.5f, 3)));
@@ -446,7 +461,8 @@ static void test_assign_errors(void **state)
         kiln_error_clear();
         assert_f32(x, 1, 2, 3);
         assert_f32(w, 1, 2, 3);
-        kiln_no_grad assert_true(kiln_assign(w, kiln_neg(x)));
+        kiln_no_grad
+            assert_true(kiln_assign(w, kiln_neg(x)));
         assert_f32(w, -1, -2, -3);
         assert_true(kiln_needs_grad(w));
     }
@@ -463,7 +479,8 @@ static void test_assign_view_of_parameter(void **state)
             assert_f32(kiln_grad_of(w), 0, 0, 6);
         } else
             expect_error(KILN_E_GRADIENT, "assign", NULL);
-        kiln_no_grad assert_true(kiln_assign(kiln_slice(w, 0, 0, 2, 1), F32(5, 6)));
+        kiln_no_grad
+            assert_true(kiln_assign(kiln_slice(w, 0, 0, 2, 1), F32(5, 6)));
         assert_f32(w, 5, 6, 3);
     }
 }
@@ -502,7 +519,9 @@ static void test_overwritten(void **state)
         }
 }
 
-/* ---- Replays ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- Replays
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void test_replay_allocates_nothing(void **state)
 {
@@ -580,7 +599,9 @@ static void test_peak(void **state)
     trainer_free(&t);
 }
 
-/* ---- Plans ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- Plans
+ * ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void test_describe(void **state)
 {
@@ -597,8 +618,8 @@ static void test_describe(void **state)
             for (int again = 0; described && again < 2; again++) {
                 char *text = kiln_plan_describe();
                 assert_non_null(text);
-                const char *const words[] = {"kernels", "fused", "memory by role", "parameters", "gradients", "peak", "FLOP",
-                                             "matmul"};
+                const char *const words[] = {"kernels",   "fused", "memory by role", "parameters",
+                                             "gradients", "peak",  "FLOP",           "matmul"};
                 for (size_t i = 0; i < sizeof words / sizeof *words; i++)
                     if (!strstr(text, words[i]))
                         fail_msg("\"%s\" is not in the description:\n%s", words[i], text);
@@ -643,8 +664,7 @@ static void test_describe_is_what_runs(void **state)
 #define assert_kernels(n, ...)                                                                                         \
     do {                                                                                                               \
         kiln_tensor *kept_ = NULL;                                                                                     \
-        kiln_step                                                                                                      \
-        {                                                                                                              \
+        kiln_step {                                                                                                    \
             kiln_tensor *x = core_data(1, KILN_SHAPE(6, 6));                                                           \
             kiln_tensor *w = core_data(2, KILN_SHAPE(6, 6)), *b = core_data(3, KILN_SHAPE(6));                         \
             (void)w, (void)b;                                                                                          \
@@ -705,7 +725,8 @@ static void test_update_is_one_kernel(void **state)
     (void)state;
     skip_if_eager();
     kiln_scope {
-        kiln_tensor *p = core_data(1, KILN_SHAPE(100)), *m = core_data(2, KILN_SHAPE(100)), *g = core_data(3, KILN_SHAPE(100));
+        kiln_tensor *p = core_data(1, KILN_SHAPE(100)), *m = core_data(2, KILN_SHAPE(100)),
+                    *g = core_data(3, KILN_SHAPE(100));
         for (int i = 0; i < 3; i++)
             kiln_step {
                 kiln_assign(m, kiln_add(kiln_mul_scalar(m, 0.9), g));

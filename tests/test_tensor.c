@@ -6,7 +6,8 @@
 
 #define F32(...) kiln_of_f32(((float[]){__VA_ARGS__}), sizeof((float[]){__VA_ARGS__}) / sizeof(float))
 
-/* ---- Making and asking -------------------------------------------------------------------------------------------------- */
+/* ---- Making and asking
+ * -------------------------------------------------------------------------------------------------- */
 
 static void test_new(void **state)
 {
@@ -108,7 +109,8 @@ static void test_no_dims_and_no_elements(void **state)
     }
 }
 
-/* ---- Reading, writing, views ------------------------------------------------------------------------------------------------- */
+/* ---- Reading, writing, views
+ * ------------------------------------------------------------------------------------------------- */
 
 static void test_sizes(void **state)
 {
@@ -136,7 +138,8 @@ static void test_writes_are_seen(void **state)
     (void)state;
     kiln_scope {
         kiln_tensor *x = kiln_of_f32(((float[]){1, 2, 3, 4}), 2, 2), *row = kiln_select(x, 0, 1);
-        kiln_tensor *turned = kiln_transpose(x, 0, 1), *flat = kiln_reshape(x, KILN_SHAPE(4)), *before = kiln_add_scalar(x, 0);
+        kiln_tensor *turned = kiln_transpose(x, 0, 1), *flat = kiln_reshape(x, KILN_SHAPE(4)),
+                    *before = kiln_add_scalar(x, 0);
         assert_true(kiln_write(row, (float[]){30, 40}, 8));
         assert_f32(x, 1, 2, 30, 40);
         assert_f32(turned, 1, 30, 2, 40);
@@ -183,14 +186,16 @@ static void test_moving(void **state)
         expect_error(KILN_E_DEVICE, "add", kiln_device_name(there));
         assert_false(kiln_assign(w, y));
         expect_error(KILN_E_DEVICE, "assign", kiln_device_name(here));
-        kiln_on_device (there) assert_int_equal(kiln_device_of(kiln_zeros(KILN_SHAPE(1), KILN_F32)), there);
+        kiln_on_device (there)
+            assert_int_equal(kiln_device_of(kiln_zeros(KILN_SHAPE(1), KILN_F32)), there);
         assert_int_equal(kiln_default_device(), here);
     }
     assert_null(kiln_to(NULL, there));
     kiln_error_clear();
 }
 
-/* ---- What cannot be ---------------------------------------------------------------------------------------------------------------- */
+/* ---- What cannot be
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static void test_bad_making(void **state)
 {
@@ -234,7 +239,8 @@ static void test_bad_making(void **state)
     expect_error(KILN_E_ARGUMENT, "arange", NULL);
     assert_null(kiln_rand(1, &negative, KILN_F32));
     expect_error(KILN_E_SHAPE, NULL, NULL);
-    kiln_scope assert_f32(kiln_ones(KILN_SHAPE(2), KILN_F32), 1, 1);
+    kiln_scope
+        assert_f32(kiln_ones(KILN_SHAPE(2), KILN_F32), 1, 1);
 }
 
 /* More memory than there is: an error when it is asked for or when it is needed, and nothing is lost. */
@@ -265,7 +271,8 @@ static void test_bad_operands(void **state)
     (void)state;
     kiln_scope {
         kiln_tensor *a = kiln_zeros(KILN_SHAPE(2, 3), KILN_F32), *b = kiln_zeros(KILN_SHAPE(4, 5), KILN_F32);
-        kiln_tensor *i = kiln_zeros(KILN_SHAPE(2, 3), KILN_I64), *deep = kiln_zeros(KILN_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), KILN_F32);
+        kiln_tensor *i = kiln_zeros(KILN_SHAPE(2, 3), KILN_I64),
+                    *deep = kiln_zeros(KILN_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), KILN_F32);
         refuses(KILN_E_SHAPE, "add", "[4, 5]", kiln_add(a, b));
         refuses(KILN_E_SHAPE, "matmul", "[2, 3]", kiln_matmul(a, b));
         refuses(KILN_E_SHAPE, NULL, "[2, 3]", kiln_linear(a, b, NULL));
@@ -374,17 +381,20 @@ static void test_first_error_stays(void **state)
         assert_true(kiln_code_name((kiln_code)code)[0] != 0);
 }
 
-/* ---- Nothing is leaked -------------------------------------------------------------------------------------------------------------- */
+/* ---- Nothing is leaked
+ * -------------------------------------------------------------------------------------------------------------- */
 
 /* Outside any scope a result is released by its caller; what an operation makes on its way is its own business. */
 static void test_temporaries_without_scope(void **state)
 {
     (void)state;
-    kiln_tensor *x = core_data(1, KILN_SHAPE(4, 4)), *w = core_data(2, KILN_SHAPE(4, 4)), *b = core_data(3, KILN_SHAPE(4));
+    kiln_tensor *x = core_data(1, KILN_SHAPE(4, 4)), *w = core_data(2, KILN_SHAPE(4, 4)),
+                *b = core_data(3, KILN_SHAPE(4));
     kiln_tensor *labels = kiln_zeros(KILN_SHAPE(4), KILN_I64), *half = kiln_cast(x, KILN_F16);
     kiln_tensor *turned = kiln_transpose(x, 0, 1), *image = kiln_reshape(x, KILN_SHAPE(1, 1, 4, 4)), *indices = NULL;
     assert_true(kiln_eval());
-    kiln_step {}
+    kiln_step {
+    }
     int64_t eight[2] = {8, 8};
     uint64_t before = core_memory();
 #define COSTS_NOTHING(...)                                                                                             \
@@ -396,7 +406,8 @@ static void test_temporaries_without_scope(void **state)
         kiln_release(t_);                                                                                              \
         kiln_release(indices);                                                                                         \
         indices = NULL;                                                                                                \
-        kiln_step {}                                                                                                   \
+        kiln_step {                                                                                                    \
+        }                                                                                                              \
         if (core_memory() != before) {                                                                                 \
             print_error("%s leaves %lld bytes behind\n", #__VA_ARGS__, (long long)(core_memory() - before));           \
             leaks++;                                                                                                   \
@@ -444,7 +455,8 @@ static void test_errors_leak_nothing(void **state)
             kiln_assign(x, F32(1, 2));
             kiln_error_clear();
         }
-    kiln_step {}
+    kiln_step {
+    }
     assert_int_equal(core_memory(), before);
 }
 

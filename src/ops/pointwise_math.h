@@ -56,7 +56,7 @@ KILN_PW_INLINE T k_silu_slope(T x)
 
 KILN_PW_INLINE T k_normal_cdf(T x)
 {
-    return (T)0.5 * ((T)1 + k_erf(x * (T)0.70710678118654752));
+    return (T)0.5 * k_erfc(x * (T)-0.70710678118654752); /* 1 + erf(x) would lose what is left below -3 */
 }
 
 KILN_PW_INLINE T k_normal_pdf(T x)

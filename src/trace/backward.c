@@ -145,8 +145,10 @@ static bool back_node(walk *w, int64_t n)
     if (!any)
         return true;
     kiln_attrs attrs = {.nints = node.nints, .nfloats = node.nfloats};
-    memcpy(attrs.i, tr->ints + node.ints, (size_t)node.nints * sizeof *attrs.i);
-    memcpy(attrs.f, tr->floats + node.floats, (size_t)node.nfloats * sizeof *attrs.f);
+    for (int i = 0; i < node.nints; i++)
+        attrs.i[i] = tr->ints[node.ints + i];
+    for (int i = 0; i < node.nfloats; i++)
+        attrs.f[i] = tr->floats[node.floats + i];
     int32_t operands[KILN_MAX_INPUTS];
     memcpy(operands, tr->operands + node.in, (size_t)node.nin * sizeof *operands);
     for (int i = 0; i < node.nin; i++) {

@@ -126,7 +126,8 @@ static inline int core_after(void **state)
     (void)state;
     kiln_scope_leave(&(kiln_scope_mark){.depth = 1}); /* a test that failed has jumped out of its scopes */
     int bad = !kiln_ok();
-    kiln_step {} /* what a scope has left unread is run off */
+    kiln_step {
+    } /* what a scope has left unread is run off */
     kiln_report(stderr);
     kiln_error_clear();
     uint64_t now = core_memory();
