@@ -167,12 +167,15 @@ static void bench_overhead(void)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2 || strcmp(argv[1], "mlp") != 0) {
+    const char *part = argc > 1 ? argv[1] : "";
+    if (strcmp(part, "mlp") != 0) {
         bench_overhead();
         bench_trace(1000);
         bench_trace(10000);
     }
-    bench_mlp(32);
-    bench_mlp(1024);
+    if (strcmp(part, "costs") != 0) {
+        bench_mlp(32);
+        bench_mlp(1024);
+    }
     return kiln_report(stderr);
 }

@@ -247,6 +247,7 @@ static void test_bad_making(void **state)
 static void test_too_large(void **state)
 {
     (void)state;
+    assert_true(kiln_memory_set_limit(kiln_default_device(), (uint64_t)1 << 40));
     kiln_scope {
         const int64_t large = (int64_t)1 << 50;
         kiln_tensor *t = kiln_tensor_new(NULL, KILN_U8, 1, &large, kiln_default_device());
@@ -258,6 +259,7 @@ static void test_too_large(void **state)
         expect_error(KILN_E_MEMORY, NULL, NULL);
         assert_f32(kiln_add_scalar(F32(1), 1), 2);
     }
+    assert_true(kiln_memory_set_limit(kiln_default_device(), 0));
 }
 
 #define refuses(code, operation, word, ...)                                                                            \

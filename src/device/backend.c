@@ -65,7 +65,7 @@ int64_t kiln_backend_generation(kiln_device device)
 
 bool kiln_fail_bad_index(const kiln_plan *plan, const kiln_bad_index *bad)
 {
-    const kiln_op *op = plan->kernels[bad->kernel].op;
+    const kiln_op *op = plan->kernels[bad->kernel].origin;
     kiln_fail(KILN_E_INDEX, op ? op->name : NULL, "index %lld is out of range: it must be at least 0 and below %lld",
               (long long)bad->index, (long long)bad->limit);
     return kiln_hint("the step was discarded: nothing was changed. Check the labels or indices given to %s",

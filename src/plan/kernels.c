@@ -239,6 +239,7 @@ static bool kernel_of_node(writer *w, int32_t number, kiln_kernel *k)
     const kiln_node *n = kiln_draft_node(d, number);
     int64_t *ints = KILN_ARENA_NEW(d->pool, int64_t, n->nints);
     k->op = n->op;
+    k->origin = n->origin;
     k->node = number;
     k->nin = n->nin;
     k->nints = n->nints;

@@ -80,7 +80,8 @@ typedef struct kiln_group {
 
 typedef struct kiln_kernel {
     const kiln_op *op;   /* NULL for a group without head or reduction */
-    int32_t node;        /* for messages */
+    const kiln_op *origin; /* what the user wrote, for messages: op or the composite operation it is a part of */
+    int32_t node;
     int nin, nout;
     kiln_operand *in, *out;
     const int64_t *ints;

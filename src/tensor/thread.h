@@ -20,6 +20,7 @@ typedef struct kiln_thread {
     int steps; /* open frames that are steps */
     kiln_device default_device;
     bool grad_enabled;
+    const struct kiln_op *composing; /* the outermost composite operation being written: what the user called */
     kiln_tensor *free_tensors;   /* recycled handles, linked through `extra` */
     kiln_storage *free_storages; /* recycled storages, linked through `address` */
     struct kiln_trace *trace;

@@ -98,7 +98,7 @@ bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context)
 typedef struct walk {
     kiln_trace *tr;
     kiln_tensor **grads; /* by value: what has reached it so far, owned by the scope of the walk */
-    int64_t count;       /* values when the walk began */
+    int64_t count, capacity; /* values when the walk began; room in grads */
     bool *stop;          /* kiln_grad: values whose gradient is wanted; NULL for kiln_backward */
     bool accumulate;     /* kiln_backward: into the leaves' .grad */
 } walk;
@@ -254,8 +254,25 @@ static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *wh
     if (!grad && !(grad = kiln_ones_like(output)))
         return false;
     w->count = w->tr->nvalues;
-    w->grads = kiln_alloc_zero((size_t)w->count, sizeof *w->grads);
-    return w->grads && add_grad(w, value, grad) && walk_back(w, value);
+    w->grads = w->tr->spare_grads;
+    w->capacity = w->tr->spare_grads_capacity;
+    w->tr->spare_grads = NULL; /* a hook may start a walk of its own */
+    w->tr->spare_grads_capacity = 0;
+    if (!KILN_GROW(w->grads, w->capacity, w->count))
+        return false;
+    memset(w->grads, 0, (size_t)w->count * sizeof *w->grads);
+    return add_grad(w, value, grad) && walk_back(w, value);
+}
+
+static void end_walk(walk *w)
+{
+    kiln_trace *tr = w->tr;
+    tr->walks--;
+    if (!w->grads)
+        return;
+    kiln_free(tr->spare_grads);
+    tr->spare_grads = w->grads;
+    tr->spare_grads_capacity = w->capacity;
 }
 
 bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad)
@@ -267,8 +284,7 @@ bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad)
     bool ok = false;
     tr->walks++;
     kiln_scope kiln_no_grad ok = seed(&w, output, grad, "backward");
-    tr->walks--;
-    kiln_free(w.grads);
+    end_walk(&w);
     return ok;
 }
 
@@ -307,8 +323,7 @@ bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const
         grads[i] = v < w.count && w.grads[v] ? w.grads[v] : kiln_zeros_like(inputs[i]);
         ok = grads[i] != NULL;
     }
-    tr->walks--;
-    kiln_free(w.grads);
+    end_walk(&w);
     kiln_free(w.stop);
     return ok;
 }

@@ -108,6 +108,18 @@ static bool record(kiln_call *c, kiln_device device, kiln_tensor **out)
     return !tr->eager || c->op->cls == KILN_CLASS_VIEW || kiln_flush(tr, false);
 }
 
+/* Writes the operation with others; until that is done, nodes are parts of what the user called. */
+static bool compose(kiln_call *c, kiln_tensor **out)
+{
+    kiln_thread *th = kiln_thread_state();
+    const kiln_op *outer = th->composing;
+    if (!outer)
+        th->composing = c->op;
+    bool ok = c->op->compose(c, out);
+    th->composing = outer;
+    return ok;
+}
+
 static bool call_on(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs, kiln_device device,
                     kiln_tensor **out)
 {
@@ -128,12 +140,12 @@ static bool call_on(const kiln_op *op, kiln_tensor *const *in, int nin, const ki
     if (op->infer && (!op->infer(&c) || !check_outputs(&c)))
         return false;
     if (op->cls == KILN_CLASS_COMPOSITE)
-        return op->compose(&c, out);
+        return compose(&c, out);
     if (op->cls != KILN_CLASS_VIEW && op->cls != KILN_CLASS_POINTWISE) {
         kiln_dtype dtype = nin && in[0] ? (kiln_dtype)in[0]->dtype : c.out[0].dtype;
         if (!kiln_device_supports(device, op, dtype)) {
             if (op->compose)
-                return op->compose(&c, out);
+                return compose(&c, out);
             if (nin && is_half(in[0]) && kiln_device_supports(device, op, KILN_F32))
                 return call_through_f32(&c, out);
             return kiln_fail(KILN_E_UNSUPPORTED, op->name, "%s has no kernel for %s in %s", kiln_device_name(device),

@@ -28,6 +28,7 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->addresses);
     kiln_free(tr->blocks);
     kiln_free(tr->replaced);
+    kiln_free(tr->spare_grads);
     kiln_free(tr);
 }
 
@@ -307,12 +308,13 @@ static bool make_room(kiln_trace *tr, const kiln_call *c)
            KILN_GROW(tr->operands, tr->operands_capacity, tr->noperands + c->nin) &&
            KILN_GROW(tr->ints, tr->ints_capacity, tr->nints + c->attrs.nints) &&
            KILN_GROW(tr->floats, tr->floats_capacity, tr->nfloats + c->attrs.nfloats) &&
-           KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 4 + c->nin + c->attrs.nints + KILN_MAX_DIMS);
+           KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 5 + c->nin + c->attrs.nints + KILN_MAX_DIMS);
 }
 
 static void put_node(kiln_trace *tr, const kiln_call *c, const int32_t *in)
 {
     kiln_trace_put(tr, (int64_t)(intptr_t)c->op);
+    kiln_trace_put(tr, (int64_t)(intptr_t)tr->nodes[tr->nnodes].origin);
     kiln_trace_put(tr, (int64_t)c->nin << 32 | c->attrs.nints << 16 | c->attrs.nfloats);
     for (int i = 0; i < c->nin; i++)
         kiln_trace_put(tr, encode(tr, in[i]));
@@ -373,6 +375,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
     kiln_thread *th = kiln_thread_state();
     kiln_node *n = &tr->nodes[tr->nnodes];
     *n = (kiln_node){.op = c->op,
+                     .origin = th->composing ? th->composing : c->op,
                      .in = (int32_t)tr->noperands,
                      .nin = c->nin,
                      .out = (int32_t)tr->nvalues,

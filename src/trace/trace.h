@@ -29,6 +29,7 @@ typedef struct kiln_value {
 
 typedef struct kiln_node {
     const kiln_op *op;
+    const kiln_op *origin;   /* what the user wrote: op, or the composite operation it is a part of */
     int32_t in, nin;         /* its operands: trace->operands[in …], value numbers, -1 where absent */
     int32_t out, nout;       /* its results: values out … out+nout-1 */
     int32_t ints, nints;     /* trace->ints[ints …] */
@@ -77,6 +78,8 @@ typedef struct kiln_trace {
     } *replaced;
     int64_t nreplaced, replaced_capacity;
     int64_t graph_handles; /* live handles whose values need gradients */
+    kiln_tensor **spare_grads; /* the list of the last walk back, for the next one */
+    int64_t spare_grads_capacity;
     int walks;             /* gradients being written: they know values by number */
     bool eager;            /* KILN_EAGER=1: flush after each node */
     bool busy;             /* inside a flush */
