@@ -47,7 +47,7 @@ check-format: ## fail if a tracked C file is not formatted
 tidy: ## static analysis of src/; the cache makes it quick the second time
 	@mkdir -p build/cppcheck
 	@cppcheck -j $(JOBS) --quiet --std=c11 --library=posix --enable=warning,performance,portability --inline-suppr \
-	    --suppress=missingIncludeSystem --error-exitcode=1 --cppcheck-build-dir=build/cppcheck -I include -I src src
+	    --suppress=missingIncludeSystem --suppressions-list=tools/cppcheck.suppress --error-exitcode=1 --cppcheck-build-dir=build/cppcheck -I include -I src src
 
 install: ## install to PREFIX (/usr/local), below DESTDIR if given
 	@$(call build,dist,-D CMAKE_INSTALL_PREFIX=$(PREFIX))

@@ -1,6 +1,6 @@
-/* The MLP 784-256-128-10 with cross-entropy and Adam, written with plain operations: microseconds a step at batch 32 and
- * 1024, what recording and replaying cost, and how long a large trace takes to plan. One JSON object a line, so that
- * bench/run can set it beside PyTorch and JAX. */
+/* The MLP 784-256-128-10 with cross-entropy and Adam, written with plain operations: microseconds a step at batch 32
+ * and 1024, what recording and replaying cost, and how long a large trace takes to plan. One JSON object a line, so
+ * that bench/run can set it beside PyTorch and JAX. */
 #include <kiln.h>
 #include <math.h>
 #include <stdlib.h>
@@ -70,11 +70,11 @@ static void record_step(model *net, kiln_tensor *x, kiln_tensor *y)
     }
     kiln_backward(kiln_cross_entropy(h, y));
     net->steps++;
-    kiln_no_grad for (int i = 0; i < 3; i++)
-    {
-        adam(net->weight[i], net->m[2 * i], net->v[2 * i], net->steps);
-        adam(net->bias[i], net->m[2 * i + 1], net->v[2 * i + 1], net->steps);
-    }
+    kiln_no_grad
+        for (int i = 0; i < 3; i++) {
+            adam(net->weight[i], net->m[2 * i], net->v[2 * i], net->steps);
+            adam(net->bias[i], net->m[2 * i + 1], net->v[2 * i + 1], net->steps);
+        }
 }
 
 static int compare(const void *a, const void *b)
@@ -93,14 +93,14 @@ static void bench_mlp(int64_t batch)
     kiln_tensor *y = kiln_keep(kiln_randint(0, 10, KILN_SHAPE(batch), KILN_I64));
     kiln_eval();
     for (int i = 0; i < 10; i++)
-        kiln_step record_step(&net, x, y);
+        kiln_step
+            record_step(&net, x, y);
     for (int r = 0; r < ROUNDS; r++) {
         double start = now_us(), spent = 0;
         int n = 0;
         while (now_us() - start < 0.8e6) {
             double t0 = now_us();
-            kiln_step
-            {
+            kiln_step {
                 record_step(&net, x, y);
                 spent += now_us() - t0;
             }
@@ -113,10 +113,11 @@ static void bench_mlp(int64_t batch)
     qsort(rounds, ROUNDS, sizeof *rounds, compare);
     kiln_plan_info info;
     kiln_plan_last(&info);
-    printf("{\"work\": \"mlp\", \"batch\": %lld, \"peer\": \"kiln\", \"us\": %.1f, \"record_us\": %.2f, \"nodes\": %lld, "
-           "\"kernels\": %lld, \"ns_a_node\": %.0f}\n",
-           (long long)batch, rounds[ROUNDS / 2], record, (long long)info.nodes, (long long)info.kernels,
-           1e3 * record / (double)info.nodes);
+    printf(
+        "{\"work\": \"mlp\", \"batch\": %lld, \"peer\": \"kiln\", \"us\": %.1f, \"record_us\": %.2f, \"nodes\": %lld, "
+        "\"kernels\": %lld, \"ns_a_node\": %.0f}\n",
+        (long long)batch, rounds[ROUNDS / 2], record, (long long)info.nodes, (long long)info.kernels,
+        1e3 * record / (double)info.nodes);
     fflush(stdout);
 }
 
@@ -126,8 +127,7 @@ static void bench_trace(int nodes)
     double record = 1e300, plan = 1e300;
     kiln_plan_cache_set_capacity(0); /* so that every round plans anew */
     for (int round = 0; round < 7; round++)
-        kiln_step
-        {
+        kiln_step {
             kiln_tensor *x = kiln_of_f32(((float[]){1, 2, 3, 4}), 4), *y = x;
             double t0 = now_us();
             for (int i = 0; i < nodes; i++)
@@ -155,14 +155,14 @@ static void bench_overhead(void)
     int n = 20000;
     for (int i = 0; i < n; i++) {
         double t0 = now_us();
-        kiln_step
-        {
+        kiln_step {
             kiln_assign(x, kiln_mul_scalar(x, 1.0));
             record += now_us() - t0;
         }
         total += now_us() - t0;
     }
-    printf("{\"work\": \"smallest step\", \"record_us\": %.3f, \"replay_us\": %.3f}\n", record / n, (total - record) / n);
+    printf("{\"work\": \"smallest step\", \"record_us\": %.3f, \"replay_us\": %.3f}\n", record / n,
+           (total - record) / n);
 }
 
 int main(int argc, char **argv)

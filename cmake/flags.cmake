@@ -12,9 +12,11 @@ if(KILN_CCACHE AND NOT CMAKE_C_COMPILER_LAUNCHER)
 endif()
 
 # No contraction: whether a * b + c is rounded once or twice must not depend on how a loop was vectorised.
-# Loops over a few dims stay loops instead of becoming calls of memcpy.
 # No interposition: calls inside the library go straight to their target, also where symbols are exported for tests.
-add_compile_options(-ffp-contract=off -fno-semantic-interposition -fno-tree-loop-distribute-patterns -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Wundef)
+add_compile_options(-ffp-contract=off -fno-semantic-interposition -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Wundef)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU") # loops over a few dims stay loops instead of becoming calls of memcpy
+    add_compile_options(-fno-tree-loop-distribute-patterns)
+endif()
 if(KILN_WERROR)
     add_compile_options(-Werror)
 endif()

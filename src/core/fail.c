@@ -1,5 +1,5 @@
-/* The thread's error: the first one stays until it is cleared. It lives in a block of the thread's own, made when the first
- * text is needed: kept small, the library's thread-local data lets it be opened at run time (dlopen), too. */
+/* The thread's error: the first one stays until it is cleared. It lives in a block of the thread's own, made when the
+ * first text is needed: kept small, the library's thread-local data lets it be opened at run time (dlopen), too. */
 #include "core/fail.h"
 
 #include <pthread.h>

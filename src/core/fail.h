@@ -7,7 +7,8 @@
 
 /* Keeps the error for the calling thread unless it already has one. All return NULL/false so that callers can write
  * `return kiln_fail(…)`. `operation` may be NULL. */
-KILN_PLUGIN_API void *kiln_fail(kiln_code code, const char *operation, const char *format, ...) __attribute__((format(printf, 3, 4)));
+KILN_PLUGIN_API void *kiln_fail(kiln_code code, const char *operation, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Adds the hint to the error just kept by kiln_fail (a no-op when an earlier error is the one that stays). */
 KILN_PLUGIN_API void *kiln_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -17,14 +17,14 @@ typedef struct kiln_map {
         const void *key;
         int32_t value;
         uint32_t stamp;
-    } *entries;
+    } * entries;
     int64_t capacity; /* a power of two, or 0 */
     int64_t count;
     uint32_t stamp;
 } kiln_map;
 
-int32_t kiln_map_get(const kiln_map *map, const void *key); /* -1 when absent */
-bool kiln_map_reserve(kiln_map *map, int64_t more);         /* room for `more` new keys; false with an error */
+int32_t kiln_map_get(const kiln_map *map, const void *key);       /* -1 when absent */
+bool kiln_map_reserve(kiln_map *map, int64_t more);               /* room for `more` new keys; false with an error */
 void kiln_map_put(kiln_map *map, const void *key, int32_t value); /* after kiln_map_reserve; replaces */
 void kiln_map_clear(kiln_map *map);
 void kiln_map_free(kiln_map *map);

@@ -1,6 +1,7 @@
-/* A pool of threads that help whoever calls kiln_parallel. Tasks are claimed one by one, by the caller too, and the caller
- * waits only for helpers that are inside a task: a helper that the system does not let run costs nothing, where a fork-join
- * barrier would wait for it. Helpers stay awake for a moment between jobs, since kernels follow each other closely.
+/* A pool of threads that help whoever calls kiln_parallel. Tasks are claimed one by one, by the caller too, and the
+ * caller waits only for helpers that are inside a task: a helper that the system does not let run costs nothing, where
+ * a fork-join barrier would wait for it. Helpers stay awake for a moment between jobs, since kernels follow each other
+ * closely.
  *
  * OpenMP is used to tell libraries that have threads of their own (oneDNN) to keep to one inside a task. */
 #include "core/parallel.h"
@@ -69,13 +70,16 @@ void kiln_threads_set(int threads)
 
 typedef void body_fn(void *context, int64_t task, int worker);
 
-enum { SPINS = 20000, YIELD_AFTER = 2000 }; /* some 50 microseconds awake; then sleep. While waiting: give way after 5 */
+enum {
+    SPINS = 20000,
+    YIELD_AFTER = 2000
+}; /* some 50 microseconds awake; then sleep. While waiting: give way after 5 */
 
 static struct {
     pthread_mutex_t owner; /* held by the thread whose job it is */
     pthread_mutex_t lock;  /* for sleeping and waking */
     pthread_cond_t wake;
-    int started;           /* helpers; their numbers are 1 … started */
+    int started; /* helpers; their numbers are 1 … started */
     atomic_int sleepers;
     atomic_uint generation; /* counts jobs */
     atomic_bool stop;
@@ -185,8 +189,9 @@ static void run_shared(int64_t tasks, body_fn *body, void *context, int threads_
             sched_yield();
 }
 
-/* A body runs with `inside` set and one OpenMP thread, also in the calling thread: a library it calls must not split its
- * sums by the number of threads. When another thread has the pool, or the caller is a task itself, it works alone. */
+/* A body runs with `inside` set and one OpenMP thread, also in the calling thread: a library it calls must not split
+ * its sums by the number of threads. When another thread has the pool, or the caller is a task itself, it works alone.
+ */
 void kiln_parallel(int64_t tasks, void (*body)(void *context, int64_t task, int worker), void *context)
 {
     if (tasks <= 0)

@@ -50,6 +50,13 @@ void kiln_backend_dispose(kiln_plan *plan)
         table->dispose(dev, plan->exec);
 }
 
+bool kiln_backend_runs_on(kiln_device device)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->runs_on;
+}
+
 bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding)
 {
     void *dev;

@@ -1,7 +1,7 @@
 /* The device table: everything Kiln asks of a device. A plugin `libkiln-<kind>.so` exports one function,
- * `const kiln_device_table *kiln_device_plugin(void)`, which answers with its table or NULL. Slots marked (optional) may
- * be NULL; the comment says what happens then. All functions may be called from any thread. Failures return false (or
- * NULL, or 0) after raising an error with kiln_fail. */
+ * `const kiln_device_table *kiln_device_plugin(void)`, which answers with its table or NULL. Slots marked (optional)
+ * may be NULL; the comment says what happens then. All functions may be called from any thread. Failures return false
+ * (or NULL, or 0) after raising an error with kiln_fail. */
 #ifndef KILN_DEVICE_DEVICE_H
 #define KILN_DEVICE_DEVICE_H
 
@@ -12,6 +12,8 @@ enum { KILN_DEVICE_VERSION = 1 };
 typedef struct kiln_device_table {
     uint32_t version; /* KILN_DEVICE_VERSION */
     const char *kind; /* "cuda" */
+    bool runs_on; /* run returns before the work is done: bindings come with a kiln_run, whose `failed` the device sets
+                   * when the run is stopped or skipped, and to which it holds a reference until then */
 
     /* How many devices there are; 0 with the reason in `why`. Opens none. */
     int (*count)(char *why, size_t size);
@@ -39,8 +41,8 @@ typedef struct kiln_device_table {
     void *(*lower)(void *dev, const kiln_plan *plan);
     void (*dispose)(void *dev, void *exec);
 
-    /* Starts the run and may return before it is done; the binding is copied if need be. The order of runs and copies is
-     * that of the calls. A bad index stops the run before anything in a slot was written. */
+    /* Starts the run and may return before it is done; the binding is copied if need be. The order of runs and copies
+     * is that of the calls. A bad index stops the run before anything in a slot was written. */
     bool (*run)(void *dev, void *exec, const kiln_binding *binding);
 
     /* Waits for all that was started; false with the error of a run that failed. */

@@ -22,8 +22,10 @@ static pool pools[POOLS];
 
 static pool *pool_of(kiln_device device)
 {
+    if (device < 0)
+        return NULL;
     int i = (device >> 8) * 16 + (device & 15);
-    return device >= 0 && i < POOLS ? &pools[i] : NULL;
+    return i < POOLS ? &pools[i] : NULL;
 }
 
 static size_t round_up(size_t bytes)

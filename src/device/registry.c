@@ -1,4 +1,5 @@
-/* Devices by name: the CPU, which is built in, and plugins, which are looked for beside the library when asked about. */
+/* Devices by name: the CPU, which is built in, and plugins, which are looked for beside the library when asked about.
+ */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -17,7 +18,7 @@ typedef struct kind {
     const char *name;
     const kiln_device_table *table; /* NULL until found */
     bool looked;
-    char why[WHY]; /* there is no plugin */
+    char why[WHY];                   /* there is no plugin */
     _Atomic(void *) open[MAX_INDEX]; /* once set, neither it nor `table` changes: read without the lock */
 } kind;
 
@@ -25,7 +26,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kind kinds[KINDS] = {
     {.name = "cpu", .table = &kiln_cpu_table, .looked = true}, {.name = "cuda"}, {.name = "opencl"}, {.name = "sim"}};
 
-/* ---- Finding plugins ----------------------------------------------------------------------------------------------------- */
+/* ---- Finding plugins
+ * ----------------------------------------------------------------------------------------------------- */
 
 /* The folder this library was loaded from. */
 static void own_folder(char *path, size_t size)
@@ -103,7 +105,8 @@ static int count_devices(kind *k, char *why, size_t size)
     return n > MAX_INDEX ? MAX_INDEX : n;
 }
 
-/* ---- Public --------------------------------------------------------------------------------------------------------------- */
+/* ---- Public
+ * --------------------------------------------------------------------------------------------------------------- */
 
 int kiln_device_count(const char *name, char *why, size_t size)
 {
@@ -150,8 +153,8 @@ kiln_device kiln_device_parse(const char *text)
         if (n == 0)
             kiln_fail(KILN_E_DEVICE, "device", "there is no %s device: %s", kinds[i].name, why);
         else
-            kiln_fail(KILN_E_DEVICE, "device", "there is no %s: %d %s device%s present (%s:0%s)", text, n, kinds[i].name,
-                      n == 1 ? " is" : "s are", kinds[i].name, n == 1 ? "" : " and on");
+            kiln_fail(KILN_E_DEVICE, "device", "there is no %s: %d %s device%s present (%s:0%s)", text, n,
+                      kinds[i].name, n == 1 ? " is" : "s are", kinds[i].name, n == 1 ? "" : " and on");
         kiln_hint("ask for \"auto\" to take the best device present");
         return KILN_NO_DEVICE;
     }
@@ -226,7 +229,8 @@ void kiln_set_num_threads(int threads)
     kiln_threads_set(threads);
 }
 
-/* ---- The default device ------------------------------------------------------------------------------------------------------ */
+/* ---- The default device
+ * ------------------------------------------------------------------------------------------------------ */
 
 kiln_device kiln_default_device(void)
 {

@@ -20,10 +20,10 @@ bool kiln_check_ndim(const kiln_call *c, int operand, int ndim_min, int ndim_max
     if (t->ndim >= ndim_min && t->ndim <= ndim_max)
         return true;
     if (ndim_min == ndim_max)
-        return kiln_fail(KILN_E_SHAPE, c->op->name, "operand %d has shape %s, but %d dimensions are needed", operand + 1,
-                         kiln_shape_text(t->ndim, t->shape), ndim_min);
-    return kiln_fail(KILN_E_SHAPE, c->op->name, "operand %d has shape %s, but %d to %d dimensions are needed", operand + 1,
-                     kiln_shape_text(t->ndim, t->shape), ndim_min, ndim_max);
+        return kiln_fail(KILN_E_SHAPE, c->op->name, "operand %d has shape %s, but %d dimensions are needed",
+                         operand + 1, kiln_shape_text(t->ndim, t->shape), ndim_min);
+    return kiln_fail(KILN_E_SHAPE, c->op->name, "operand %d has shape %s, but %d to %d dimensions are needed",
+                     operand + 1, kiln_shape_text(t->ndim, t->shape), ndim_min, ndim_max);
 }
 
 bool kiln_check_dtype(const kiln_call *c, int operand, uint32_t allowed)

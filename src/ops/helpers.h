@@ -10,7 +10,8 @@ kiln_tensor *kiln_sum_to(kiln_tensor *t, int ndim, const int64_t *shape);
 /* x as a 0-dim or any-shape tensor filled with a scalar of x's dtype and device, shape of x. */
 kiln_tensor *kiln_fill_like(const kiln_tensor *x, int ndim, const int64_t *shape, double value);
 
-/* A window with the given strides (in elements) onto a dense tensor's storage: a VIEW whose gradient is as_strided_add. */
+/* A window with the given strides (in elements) onto a dense tensor's storage: a VIEW whose gradient is as_strided_add.
+ */
 kiln_tensor *kiln_as_strided(kiln_tensor *x, int ndim, const int64_t *shape, const int64_t *stride, int64_t offset);
 
 /* Takes `n` random numbers from this thread's generator: floats[0] = seed, floats[1] = offset for a random_* node. */

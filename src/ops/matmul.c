@@ -49,8 +49,8 @@ static bool is_transposed(const kiln_tensor *t)
     return t->stride[t->ndim - 2] == 1 && t->stride[t->ndim - 1] != 1;
 }
 
-/* a·b in the memory order of `like`, the operand it is the gradient of: then the gradient of what `like` is a transposed
- * view of comes out dense. */
+/* a·b in the memory order of `like`, the operand it is the gradient of: then the gradient of what `like` is a
+ * transposed view of comes out dense. */
 static kiln_tensor *product_like(kiln_tensor *a, kiln_tensor *b, const kiln_tensor *like)
 {
     if (!is_transposed(like))

@@ -1,6 +1,6 @@
 /* An operation is one record: what it is called, what it accepts, what comes out, how its gradient is composed of other
- * operations, which kernel class runs it, and which cases test it. Adding an operation means adding a record to the file
- * of its family (and a kernel, where it wants one of its own). */
+ * operations, which kernel class runs it, and which cases test it. Adding an operation means adding a record to the
+ * file of its family (and a kernel, where it wants one of its own). */
 #ifndef KILN_OPS_OP_H
 #define KILN_OPS_OP_H
 
@@ -84,8 +84,9 @@ enum {
 };
 
 struct kiln_op {
-    const char *name;  /* PyTorch's */
-    const char *attrs; /* names of the integers, a bar, names of the floats: "dim keepdim | eps"; "dims..." for the rest */
+    const char *name; /* PyTorch's */
+    const char
+        *attrs; /* names of the integers, a bar, names of the floats: "dim keepdim | eps"; "dims..." for the rest */
     kiln_class cls;
     kiln_autocast_class autocast;
     uint32_t dtypes;     /* KILN_T_*: of the first operand (for all "x" operands in the cases below) */
@@ -99,8 +100,8 @@ struct kiln_op {
     /* The shape and dtype rule: checks c->in, normalises c->attrs, fills c->out. False with an error otherwise. */
     bool (*infer)(kiln_call *c);
 
-    /* Writes the operation with others; c->out is already filled when `infer` exists. out[j] are handles the scope owns.
-     * For KILN_CLASS_COMPOSITE the only way it runs; for others used on devices without a kernel of their own. */
+    /* Writes the operation with others; c->out is already filled when `infer` exists. out[j] are handles the scope
+     * owns. For KILN_CLASS_COMPOSITE the only way it runs; for others used on devices without a kernel of their own. */
     bool (*compose)(kiln_call *c, kiln_tensor **out);
 
     /* The gradient; NULL for operations that have none (their outputs then never need one). */
@@ -108,18 +109,30 @@ struct kiln_op {
 
     /* Test cases, NULL-terminated, each "operands | integers | floats":
      *   x[2,3] a tensor of the dtype under test, drawn from lo … hi   d[2,3] the same with all elements distinct
-     *   i5[2,3] i64 indices below 5   b[2,3] booleans   q[2,3] positive, last dim sums to 1   f[2,3] always the float dtype
-     *   z[2,3] an i64 number under test as is: n3,1,2[3] lists its elements   - an absent operand
-     * The test driver multiplies them by dtypes and memory layouts, and checks forward, gradients, errors. */
+     *   i5[2,3] i64 indices below 5   b[2,3] booleans   q[2,3] positive, last dim sums to 1   f[2,3] always the float
+     * dtype z[2,3] an i64 number under test as is: n3,1,2[3] lists its elements   - an absent operand The test driver
+     * multiplies them by dtypes and memory layouts, and checks forward, gradients, errors. */
     const char *const *cases;
 };
 
 /* A family's records, NULL-terminated; all families are listed in table.c. */
-extern const kiln_op *const kiln_ops_pointwise[], *const kiln_ops_view[], *const kiln_ops_shape[], *const kiln_ops_create[],
-    *const kiln_ops_random[], *const kiln_ops_reduce[], *const kiln_ops_scan[], *const kiln_ops_sort[],
-    *const kiln_ops_index[], *const kiln_ops_matmul[], *const kiln_ops_conv[], *const kiln_ops_pool[],
-    *const kiln_ops_resize[], *const kiln_ops_norm[], *const kiln_ops_nn[], *const kiln_ops_loss[],
-    *const kiln_ops_ctc[], *const kiln_ops_move[];
+extern const kiln_op *const kiln_ops_pointwise[],
+    *const kiln_ops_view[], *const kiln_ops_shape[],
+                                *const kiln_ops_create[],
+                                    *const kiln_ops_random[],
+                                        *const kiln_ops_reduce[],
+                                            *const kiln_ops_scan[],
+                                                *const kiln_ops_sort[],
+                                                    *const kiln_ops_index[],
+                                                        *const kiln_ops_matmul[],
+                                                            *const kiln_ops_conv[],
+                                                                *const kiln_ops_pool[],
+                                                                    *const kiln_ops_resize[],
+                                                                        *const kiln_ops_norm[],
+                                                                            *const kiln_ops_nn[],
+                                                                                *const kiln_ops_loss[],
+                                                                                    *const kiln_ops_ctc[],
+                                                                                        *const kiln_ops_move[];
 
 int kiln_op_count(void);
 const kiln_op *kiln_op_at(int i);
@@ -144,9 +157,10 @@ kiln_tensor *kiln_op_create(const kiln_op *op, const kiln_attrs *attrs, kiln_dev
 #define KILN_F(...)                                                                                                    \
     (&(const kiln_attrs){.nfloats = (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), .f = {__VA_ARGS__}})
 #define KILN_OP(name, in_and_count, attrs) kiln_op_one(&kiln_op_##name, in_and_count, attrs)
-#define KILN_CASES (const char *const[])
+#define KILN_CASES                         (const char *const[])
 
-/* ---- Checks that rules share. Each raises an error in c->op's name and returns false when it does not hold. -------- */
+/* ---- Checks that rules share. Each raises an error in c->op's name and returns false when it does not hold. --------
+ */
 
 /* Wraps a negative dim (of a tensor with ndim dims; a 0-dim tensor accepts 0 and -1) in place. */
 bool kiln_check_dim(const kiln_call *c, int64_t *dim, int ndim);

@@ -97,8 +97,8 @@ kiln_plan *kiln_plan_build(kiln_trace *tr)
         memcpy(p->code, tr->code, (size_t)tr->ncode * sizeof *p->code);
     ok = ok && run_passes(&d);
     kiln_arena_free(&d.scratch);
-    /* Kernels fall back to something plainer when they cannot prepare. For want of memory that is an error: the same step
-     * would give other bits, and need other workspace, than it does on other days. */
+    /* Kernels fall back to something plainer when they cannot prepare. For want of memory that is an error: the same
+     * step would give other bits, and need other workspace, than it does on other days. */
     if (ok && kiln_backend_lower(p) && kiln_fail_count() == failures)
         return p;
     kiln_plan_unref(p);

@@ -1,5 +1,5 @@
-/* The plan cache: plans by hash, compared in full, the least recently used one dropped when there are too many. Shared by
- * all threads. */
+/* The plan cache: plans by hash, compared in full, the least recently used one dropped when there are too many. Shared
+ * by all threads. */
 #include <pthread.h>
 #include <string.h>
 #include "plan/plan.h"

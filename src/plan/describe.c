@@ -115,8 +115,8 @@ static void say_kernel(text *t, const kiln_plan *p, int64_t number)
 
 char *kiln_plan_text(const kiln_plan *p)
 {
-    static const char *const roles[KILN_ROLES] = {"data", "parameters", "gradients", "optimizer", "activations",
-                                                  "workspace"};
+    static const char *const roles[KILN_ROLES] = {"data",      "parameters",  "gradients",
+                                                  "optimizer", "activations", "workspace"};
     text t = {0};
     int64_t fused = 0;
     for (int64_t i = 0; i < p->nkernels; i++)

@@ -1,8 +1,8 @@
 /* A plan in the making: the passes work on this, one after the other, in the order of the functions below.
  *
  * Values are numbered anew: the segment's imports first, then the values made in it. Everything about memory concerns
- * base values; a view is a window whose `base` is followed. `canon` leads from a value that turned out to be the same as
- * an earlier one to that one. */
+ * base values; a view is a window whose `base` is followed. `canon` leads from a value that turned out to be the same
+ * as an earlier one to that one. */
 #ifndef KILN_PLAN_DRAFT_H
 #define KILN_PLAN_DRAFT_H
 
@@ -26,17 +26,17 @@ typedef struct kiln_draft_value {
 } kiln_draft_value;
 
 typedef enum kiln_shape_of_work {
-    KILN_WORK_GROUP,  /* pointwise, perhaps with a reduction at its end or a matmul at its start */
-    KILN_WORK_KERNEL  /* one node of any other class */
+    KILN_WORK_GROUP, /* pointwise, perhaps with a reduction at its end or a matmul at its start */
+    KILN_WORK_KERNEL /* one node of any other class */
 } kiln_shape_of_work;
 
 typedef struct kiln_draft_group {
     kiln_shape_of_work work;
-    int32_t last;          /* the newest node of it that was added (they are added backwards), linked by node_next */
+    int32_t last; /* the newest node of it that was added (they are added backwards), linked by node_next */
     int32_t nnodes;
-    int32_t head, root;    /* nodes: the matmul at its start, the reduction at its end; -1 */
+    int32_t head, root; /* nodes: the matmul at its start, the reduction at its end; -1 */
     int64_t count;
-    bool permuted;         /* the reduction walks the elements in another order than memory's */
+    bool permuted; /* the reduction walks the elements in another order than memory's */
 } kiln_draft_group;
 
 typedef struct kiln_draft {

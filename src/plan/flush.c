@@ -1,4 +1,5 @@
-/* Running what is pending: find or make the segment's plan, take the memory, run, and give the results their storages. */
+/* Running what is pending: find or make the segment's plan, take the memory, run, and give the results their storages.
+ */
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
@@ -16,7 +17,8 @@ bool kiln_plan_last(kiln_plan_info *info)
     return true;
 }
 
-/* ---- What must have memory afterwards ----------------------------------------------------------------------------------- */
+/* ---- What must have memory afterwards
+ * ----------------------------------------------------------------------------------- */
 
 static bool handles_see(const kiln_storage *s)
 {
@@ -76,8 +78,7 @@ static bool finish_code(kiln_trace *tr)
     kiln_trace_put(tr, kiln_backend_generation(tr->device));
     kiln_trace_put(tr, tr->nkept);
     for (int64_t k = 0; k < tr->nkept; k++)
-        kiln_trace_put(tr, kiln_trace_number(tr, tr->kept[k]) << 8 |
-                               (uint8_t)tr->values[tr->kept[k]].storage->role);
+        kiln_trace_put(tr, kiln_trace_number(tr, tr->kept[k]) << 8 | (uint8_t)tr->values[tr->kept[k]].storage->role);
     for (int64_t k = 0; k < tr->ncommits; k++) {
         const kiln_storage *s = tr->values[tr->commits[k]].storage;
         kiln_trace_put(tr, kiln_trace_number(tr, tr->commits[k]));
@@ -96,7 +97,8 @@ static kiln_plan *get_plan(kiln_trace *tr, bool *found)
     return p;
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static double mib(int64_t bytes)
 {
@@ -109,15 +111,17 @@ static bool check_room(const kiln_trace *tr, const kiln_plan *p, int64_t left)
     int64_t need = p->arena_bytes + p->all_output_bytes;
     if (need <= left)
         return true;
-    kiln_fail(KILN_E_MEMORY, "step",
-              "the step needs %.2f MiB on %s beside what is in use, but %.2f MiB are left. It needs %.2f MiB of scratch "
-              "and %.2f MiB for results; over all its kernels: activations %.2f, gradients %.2f, workspace %.2f MiB",
-              mib(need), kiln_device_name(p->device), mib(left), mib(p->arena_bytes), mib(p->all_output_bytes),
-              mib(p->role_bytes[KILN_ROLE_ACTIVATION]), mib(p->role_bytes[KILN_ROLE_GRADIENT]),
-              mib(p->role_bytes[KILN_ROLE_WORKSPACE]));
+    kiln_fail(
+        KILN_E_MEMORY, "step",
+        "the step needs %.2f MiB on %s beside what is in use, but %.2f MiB are left. It needs %.2f MiB of scratch "
+        "and %.2f MiB for results; over all its kernels: activations %.2f, gradients %.2f, workspace %.2f MiB",
+        mib(need), kiln_device_name(p->device), mib(left), mib(p->arena_bytes), mib(p->all_output_bytes),
+        mib(p->role_bytes[KILN_ROLE_ACTIVATION]), mib(p->role_bytes[KILN_ROLE_GRADIENT]),
+        mib(p->role_bytes[KILN_ROLE_WORKSPACE]));
     int64_t batch, fits = kiln_plan_fitting_batch(tr, p, left, &batch);
     if (fits >= 1 && fits < batch)
-        kiln_hint("nothing was changed. A batch of about %lld instead of %lld would fit", (long long)fits, (long long)batch);
+        kiln_hint("nothing was changed. A batch of about %lld instead of %lld would fit", (long long)fits,
+                  (long long)batch);
     else
         kiln_hint("nothing was changed. Release tensors or raise the limit (kiln_memory_set_limit)");
     return false;
@@ -147,16 +151,19 @@ static void explain(const kiln_trace *tr, const kiln_plan *p)
     check_room(tr, p, left);
 }
 
-static bool run(kiln_trace *tr, const kiln_plan *p)
+static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
 {
     kiln_block arena;
     bool was_ok = kiln_ok(), ok = take_memory(tr, p, &arena);
+    if (ok && kiln_backend_runs_on(p->device))
+        ok = (*running = kiln_run_new()) != NULL;
     if (ok) {
         for (int32_t i = 0; i < p->nslots; i++)
             tr->addresses[i] = tr->slots[i]->address;
         for (int32_t i = 0; i < p->noutputs; i++)
             tr->addresses[p->nslots + i] = tr->blocks[i].address;
-        kiln_binding b = {tr->addresses, tr->addresses + p->nslots, arena.address, tr->floats + tr->first_float};
+        kiln_binding b = {tr->addresses, tr->addresses + p->nslots, arena.address, tr->floats + tr->first_float,
+                          *running};
         ok = kiln_backend_run(p, &b);
     }
     if (arena.address)
@@ -168,9 +175,17 @@ static bool run(kiln_trace *tr, const kiln_plan *p)
     return ok;
 }
 
-/* ---- After the run ------------------------------------------------------------------------------------------------------------ */
+/* ---- After the run
+ * ------------------------------------------------------------------------------------------------------------ */
 
-static void hand_over(kiln_trace *tr)
+static void computed_by(kiln_storage *s, kiln_run *running)
+{
+    kiln_run_unref(s->run);
+    if ((s->run = running))
+        kiln_run_ref(running);
+}
+
+static void hand_over(kiln_trace *tr, kiln_run *running)
 {
     for (int64_t k = 0; k < tr->nkept; k++) {
         kiln_storage *s = tr->values[tr->kept[k]].storage;
@@ -179,10 +194,13 @@ static void hand_over(kiln_trace *tr)
         s->has_memory = true;
         s->trace_refs = 0;
         s->memory_version = s->version;
+        computed_by(s, running);
     }
     for (int64_t k = 0; k < tr->ncommits; k++) {
         kiln_storage *s = tr->values[tr->commits[k]].storage;
         s->memory_version = s->version;
+        if (!kiln_storage_computed(s)) /* a value after all; should this run fail, others keep the one they have */
+            computed_by(s, running);
     }
 }
 
@@ -218,14 +236,16 @@ bool kiln_flush(kiln_trace *tr, bool final)
     }
     tr->busy = true;
     bool found, ok = list_results(tr, final) && finish_code(tr);
+    kiln_run *running = NULL;
     kiln_plan *p = ok ? get_plan(tr, &found) : NULL;
-    ok = p && run(tr, p);
+    ok = p && run(tr, p, &running);
     if (ok) {
         note_info(p, found);
-        hand_over(tr);
+        hand_over(tr, running);
         kiln_trace_next_segment(tr);
     } else
         kiln_trace_discard(tr);
+    kiln_run_unref(running);
     kiln_plan_unref(p);
     tr->busy = false;
     return ok;
@@ -248,7 +268,8 @@ char *kiln_plan_describe(void)
     if (!tr)
         return NULL;
     if (tr->nnodes == tr->first_node)
-        return kiln_fail(KILN_E_STATE, "plan_describe", "nothing is pending: record a step first, and read no value of it");
+        return kiln_fail(KILN_E_STATE, "plan_describe",
+                         "nothing is pending: record a step first, and read no value of it");
     int64_t ncode = tr->ncode;
     uint64_t hash = tr->hash;
     bool found;

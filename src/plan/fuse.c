@@ -1,7 +1,7 @@
 /* Fusion: which nodes run together. The nodes are visited from the last to the first, and groups run in the reverse of
- * the order they are opened in. A node joins the group that uses it first, if that group reads it element by element; all
- * its other users run later, and whatever it reads itself is visited later and therefore runs no later. So every order
- * that comes out is a right one, and one pass suffices.
+ * the order they are opened in. A node joins the group that uses it first, if that group reads it element by element;
+ * all its other users run later, and whatever it reads itself is visited later and therefore runs no later. So every
+ * order that comes out is a right one, and one pass suffices.
  *
  * A group is pointwise work over one number of elements. It may end in one reduction (opened by it), and may begin with
  * one matmul, whose result it then finishes while it is in cache. */
@@ -13,8 +13,7 @@ enum { MAX_GROUP = 48 };
 
 static int32_t open_group(kiln_draft *d, kiln_shape_of_work work, int64_t count)
 {
-    d->groups[d->ngroups] =
-        (kiln_draft_group){.work = work, .last = -1, .head = -1, .root = -1, .count = count};
+    d->groups[d->ngroups] = (kiln_draft_group){.work = work, .last = -1, .head = -1, .root = -1, .count = count};
     return d->ngroups++;
 }
 
@@ -55,8 +54,8 @@ static bool same_shape(const kiln_value *a, const kiln_value *b)
     return a->ndim == b->ndim && memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) == 0;
 }
 
-/* Memory order is [kept…, reduced…] or [reduced…, kept…]; anything else makes the reduction walk the elements in an order
- * of its own, and then nothing but the result can be stored. */
+/* Memory order is [kept…, reduced…] or [reduced…, kept…]; anything else makes the reduction walk the elements in an
+ * order of its own, and then nothing but the result can be stored. */
 static bool reduction_permutes(const kiln_draft *d, const kiln_node *n, const kiln_value *x)
 {
     uint32_t dims = 0;
@@ -131,8 +130,7 @@ static void fuse_pointwise(kiln_draft *d, int32_t i, const kiln_node *n)
     for (int k = 0; k < n->nin; k++) {
         int32_t in = kiln_draft_in(d, n, k);
         if (in >= 0)
-            use_by_order(d, in, group,
-                         kiln_draft_in_order(d, in) && kiln_draft_numel(d->values[in].v) == count);
+            use_by_order(d, in, group, kiln_draft_in_order(d, in) && kiln_draft_numel(d->values[in].v) == count);
     }
 }
 

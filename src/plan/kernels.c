@@ -19,7 +19,8 @@ typedef struct writer {
 
 enum { INSTR_REGISTER = 4096 }; /* instructions are numbered from here until the number of loads is known */
 
-/* ---- Buffers ----------------------------------------------------------------------------------------------------------- */
+/* ---- Buffers
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static int32_t new_buffer(writer *w, kiln_place place, int32_t index, int64_t bytes, int role)
 {
@@ -76,7 +77,8 @@ static kiln_operand window(writer *w, int32_t value)
     return o;
 }
 
-/* ---- Geometry of loads --------------------------------------------------------------------------------------------------- */
+/* ---- Geometry of loads
+ * --------------------------------------------------------------------------------------------------- */
 
 /* Repeats a window over a larger shape: stride 0 where it has size 1 or no dim. */
 static void broadcast_to(kiln_operand *o, int ndim, const int64_t *shape)
@@ -128,7 +130,8 @@ static int16_t load(writer *w, int32_t value, const kiln_value *over, bool keep_
     return (int16_t)g->nloads++;
 }
 
-/* ---- Instructions -------------------------------------------------------------------------------------------------------- */
+/* ---- Instructions
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void set_register(writer *w, int32_t value, int16_t reg)
 {
@@ -180,7 +183,8 @@ static int16_t final_register(const writer *w, int16_t reg)
     return reg >= INSTR_REGISTER ? (int16_t)(reg - INSTR_REGISTER + w->g->nloads + (w->g->head >= 0)) : reg;
 }
 
-/* ---- Commits --------------------------------------------------------------------------------------------------------------- */
+/* ---- Commits
+ * --------------------------------------------------------------------------------------------------------------- */
 
 /* True if a register that was only loaded is stored or reduced as it is: a device may still read its memory then. */
 static bool passes_on(const writer *w, int load)
@@ -211,7 +215,8 @@ static bool may_write_slot(const writer *w, const kiln_draft_value *x, const kil
             (!l->dense || l->offset || kiln_count(l->ndim, l->shape) != w->g->count || passes_on(w, i)))
             return false;
     }
-    for (int i = 0; i < w->g->nstores; i++) /* two values for one slot cannot happen; two windows of one storage could */
+    for (int i = 0; i < w->g->nstores;
+         i++) /* two values for one slot cannot happen; two windows of one storage could */
         if (w->g->stores[i].to.buffer == buffer && buffer >= 0)
             return false;
     return bytes_of(x->v) == (int64_t)w->d->tr->slots[x->slot]->bytes;
@@ -231,7 +236,8 @@ static void add_store(writer *w, int32_t value, const kiln_kernel *k)
     s->to.dense = true;
 }
 
-/* ---- Kernels ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Kernels
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static bool kernel_of_node(writer *w, int32_t number, kiln_kernel *k)
 {
@@ -369,7 +375,8 @@ static bool write_commit(writer *w, int32_t value, kiln_kernel *k)
     return true;
 }
 
-/* ---- All of them --------------------------------------------------------------------------------------------------------------- */
+/* ---- All of them
+ * --------------------------------------------------------------------------------------------------------------- */
 
 /* When each slot is read last, and when the last kernel runs that may call the step off. */
 static void find_hazards(writer *w)

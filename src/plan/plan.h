@@ -1,6 +1,7 @@
 /* A plan: what a segment of the trace becomes. It is made once for each distinct segment, is immutable afterwards, and
- * holds everything a device needs: the kernels in their order, each with its operands as windows onto buffers, and where
- * each buffer lies. Addresses, run-time scalars and the contents of slots come in with each run (kiln_binding). */
+ * holds everything a device needs: the kernels in their order, each with its operands as windows onto buffers, and
+ * where each buffer lies. Addresses, run-time scalars and the contents of slots come in with each run (kiln_binding).
+ */
 #ifndef KILN_PLAN_PLAN_H
 #define KILN_PLAN_PLAN_H
 
@@ -21,7 +22,7 @@ typedef struct kiln_buffer {
     int32_t index;  /* which slot or output */
     int64_t offset; /* in the arena */
     int64_t bytes;
-    int8_t role;    /* kiln_role */
+    int8_t role;         /* kiln_role */
     int32_t first, last; /* kernels that write it first and use it last */
 } kiln_buffer;
 
@@ -46,7 +47,7 @@ typedef struct kiln_instr {
 } kiln_instr;
 
 typedef struct kiln_store {
-    int16_t src; /* register */
+    int16_t src;     /* register */
     kiln_operand to; /* dense, of `count` elements */
 } kiln_store;
 
@@ -72,23 +73,23 @@ typedef struct kiln_group {
     bool reduces;
     kiln_fold fold;
     int16_t reduce_src;
-    uint32_t reduce_dims;             /* which dims of reduce_shape go */
-    int reduce_ndim;                  /* loads of a reducing group all have this shape */
+    uint32_t reduce_dims; /* which dims of reduce_shape go */
+    int reduce_ndim;      /* loads of a reducing group all have this shape */
     int64_t reduce_shape[KILN_MAX_DIMS];
     kiln_operand reduce_to;
 } kiln_group;
 
 typedef struct kiln_kernel {
-    const kiln_op *op;   /* NULL for a group without head or reduction */
+    const kiln_op *op;     /* NULL for a group without head or reduction */
     const kiln_op *origin; /* what the user wrote, for messages: op or the composite operation it is a part of */
     int32_t node;
     int nin, nout;
     kiln_operand *in, *out;
     const int64_t *ints;
     int nints, nscalars;
-    int32_t scalars;     /* first run-time scalar */
-    kiln_group *group;   /* pointwise and reduce kernels; the epilogue of a matmul; else NULL */
-    int32_t workspace;   /* buffer, -1: none */
+    int32_t scalars;   /* first run-time scalar */
+    kiln_group *group; /* pointwise and reduce kernels; the epilogue of a matmul; else NULL */
+    int32_t workspace; /* buffer, -1: none */
     int64_t flops, bytes;
 } kiln_kernel;
 
@@ -109,7 +110,7 @@ typedef struct kiln_plan {
     int64_t flops, bytes;
     int64_t role_bytes[KILN_ROLES]; /* what the step touches, by role */
 
-    void *exec; /* what the device made of it */
+    void *exec;                             /* what the device made of it */
     struct kiln_plan *newer, *older, *same; /* the cache's lists */
     struct kiln_arena pool;                 /* all of the above arrays */
 } kiln_plan;
@@ -119,6 +120,7 @@ typedef struct kiln_binding {
     const kiln_address *slots, *outputs;
     kiln_address arena;
     const double *scalars;
+    kiln_run *run; /* NULL on devices whose runs are done when they return */
 } kiln_binding;
 
 /* An index out of range that a kernel met. */
@@ -129,8 +131,8 @@ typedef struct kiln_bad_index {
 
 struct kiln_trace;
 
-/* Plans the pending segment of `tr`, whose kept values and commits are known, and lowers it. One reference; NULL with an
- * error. */
+/* Plans the pending segment of `tr`, whose kept values and commits are known, and lowers it. One reference; NULL with
+ * an error. */
 kiln_plan *kiln_plan_build(struct kiln_trace *tr);
 void kiln_plan_unref(kiln_plan *plan);
 
@@ -138,8 +140,8 @@ void kiln_plan_unref(kiln_plan *plan);
 kiln_plan *kiln_plan_find(uint64_t hash, const int64_t *code, int64_t ncode);
 void kiln_plan_add(kiln_plan *plan);
 
-/* The largest batch with which a step that does not fit into `left` bytes would; 0 when none is known to. *batch receives
- * the one it was recorded with. */
+/* The largest batch with which a step that does not fit into `left` bytes would; 0 when none is known to. *batch
+ * receives the one it was recorded with. */
 int64_t kiln_plan_fitting_batch(const struct kiln_trace *tr, const kiln_plan *plan, int64_t left, int64_t *batch);
 
 /* A person's description; `names` are taken from the nodes of the trace. NULL with an error. */

@@ -1,4 +1,5 @@
 /* Storages: reference-counted memory behind tensors. */
+#include <pthread.h>
 #include "core/alloc.h"
 #include "tensor/memory.h"
 #include "tensor/thread.h"
@@ -29,6 +30,7 @@ void kiln_storage_unref(kiln_storage *s)
         return;
     if (s->has_memory)
         kiln_memory_give(s->device, s->block);
+    kiln_run_unref(s->run);
     kiln_thread *t = kiln_thread_state();
     if (!t) {
         kiln_free(s);
@@ -36,4 +38,45 @@ void kiln_storage_unref(kiln_storage *s)
     }
     s->address = (uintptr_t)t->free_storages;
     t->free_storages = s;
+}
+
+/* Runs end on a device's thread and are begun on a user's: one list of recycled ones for all. */
+static pthread_mutex_t runs_lock = PTHREAD_MUTEX_INITIALIZER;
+static kiln_run *free_runs;
+
+kiln_run *kiln_run_new(void)
+{
+    pthread_mutex_lock(&runs_lock);
+    kiln_run *run = free_runs;
+    if (run)
+        free_runs = run->next;
+    pthread_mutex_unlock(&runs_lock);
+    if (!run && !(run = kiln_alloc(1, sizeof *run)))
+        return NULL;
+    atomic_init(&run->refs, 1);
+    atomic_init(&run->failed, false);
+    return run;
+}
+
+void kiln_run_ref(kiln_run *run)
+{
+    atomic_fetch_add_explicit(&run->refs, 1, memory_order_relaxed);
+}
+
+void kiln_run_unref(kiln_run *run)
+{
+    if (!run || atomic_fetch_sub_explicit(&run->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    pthread_mutex_lock(&runs_lock);
+    run->next = free_runs;
+    free_runs = run;
+    pthread_mutex_unlock(&runs_lock);
+}
+
+__attribute__((destructor(101))) static void unload(void)
+{
+    for (kiln_run *next; free_runs; free_runs = next) {
+        next = free_runs->next;
+        kiln_free(free_runs);
+    }
 }

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include "kiln/grad.h"
+#include "core/export.h"
 
 /* An address on a device. The host may dereference it on the CPU device only. */
 typedef uint64_t kiln_address;
@@ -26,9 +27,17 @@ typedef enum kiln_role {
     KILN_ROLES
 } kiln_role;
 
+/* A run on a device that works on while the host goes on. Results remember the run that makes them: if it fails, they
+ * have memory, but no value. */
+typedef struct kiln_run {
+    atomic_int refs;
+    atomic_bool failed; /* set by the device when the run was stopped or skipped */
+    struct kiln_run *next;
+} kiln_run;
+
 typedef struct kiln_storage {
     atomic_int refs;
-    int32_t trace_refs;      /* how many of refs the trace holds while the value is pending */
+    int32_t trace_refs; /* how many of refs the trace holds while the value is pending */
     kiln_device device;
     uint32_t version;        /* counts assignments recorded into it, so that other windows notice */
     uint32_t memory_version; /* the version that its memory holds */
@@ -37,6 +46,7 @@ typedef struct kiln_storage {
     size_t bytes;
     kiln_address address; /* of the memory, where has_memory; the next one in a list of recycled storages */
     kiln_block block;
+    kiln_run *run; /* what computes it, on devices that run on; a reference. NULL: its value is there */
 } kiln_storage;
 
 typedef struct kiln_tensor_extra { /* what few tensors have: parameters, named and hooked ones */
@@ -52,10 +62,10 @@ struct kiln_tensor {
     bool requires_grad; /* wants a gradient, or was computed from one that does */
     bool leaf;          /* no operation made it: a gradient ends here */
     kiln_device device;
-    int32_t scope;      /* depth of the scope that owns it, 0: none */
-    int32_t value;      /* its value in the trace of `epoch` */
-    uint32_t version;   /* the storage's version that value stands for */
-    uint64_t epoch;     /* which trace of which thread; epochs are never reused */
+    int32_t scope;    /* depth of the scope that owns it, 0: none */
+    int32_t value;    /* its value in the trace of `epoch` */
+    uint32_t version; /* the storage's version that value stands for */
+    uint64_t epoch;   /* which trace of which thread; epochs are never reused */
     kiln_storage *storage;
     kiln_tensor_extra *extra;
     int64_t shape[KILN_MAX_DIMS];
@@ -73,6 +83,16 @@ kiln_tensor_extra *kiln_tensor_extras(kiln_tensor *t); /* made on first use; NUL
 kiln_storage *kiln_storage_new(kiln_device device, size_t bytes); /* pending; one reference */
 void kiln_storage_ref(kiln_storage *s);
 void kiln_storage_unref(kiln_storage *s);
+
+kiln_run *kiln_run_new(void); /* one reference; NULL with an error */
+KILN_PLUGIN_API void kiln_run_ref(kiln_run *run);
+KILN_PLUGIN_API void kiln_run_unref(kiln_run *run); /* NULL is fine */
+
+/* False if the storage's memory holds no value because the run that was to compute it failed. */
+static inline bool kiln_storage_computed(const kiln_storage *s)
+{
+    return !s->run || !atomic_load_explicit(&s->run->failed, memory_order_acquire);
+}
 
 /* Geometry helpers. */
 void kiln_dense_strides(int ndim, const int64_t *shape, int64_t *stride);

@@ -5,7 +5,7 @@
 #include "tensor/tensor.h"
 
 typedef struct kiln_scope_frame {
-    int64_t first; /* where its tensors start in `owned` */
+    int64_t first;     /* where its tensors start in `owned` */
     uint64_t failures; /* errors this thread had raised when it began */
     bool step;
 } kiln_scope_frame;
@@ -21,8 +21,8 @@ typedef struct kiln_thread {
     kiln_device default_device;
     bool grad_enabled;
     const struct kiln_op *composing; /* the outermost composite operation being written: what the user called */
-    kiln_tensor *free_tensors;   /* recycled handles, linked through `extra` */
-    kiln_storage *free_storages; /* recycled storages, linked through `address` */
+    kiln_tensor *free_tensors;       /* recycled handles, linked through `extra` */
+    kiln_storage *free_storages;     /* recycled storages, linked through `address` */
     struct kiln_trace *trace;
     void (*trace_free)(struct kiln_trace *trace); /* set with `trace`, so that this layer need not know it */
 } kiln_thread;

@@ -9,7 +9,8 @@
 
 extern const kiln_op kiln_op_assign, kiln_op_to_device, kiln_op_as_strided_put;
 
-/* ---- Records ---------------------------------------------------------------------------------------------------------- */
+/* ---- Records
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static bool infer_same(kiln_call *c)
 {
@@ -93,7 +94,8 @@ const kiln_op kiln_op_as_strided_put = {
 
 const kiln_op *const kiln_ops_move[] = {&kiln_op_assign, &kiln_op_to_device, &kiln_op_as_strided_put, NULL};
 
-/* ---- Assignment --------------------------------------------------------------------------------------------------------- */
+/* ---- Assignment
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* The source in the destination's dtype and shape. */
 static kiln_tensor *fit_source(kiln_tensor *destination, kiln_tensor *source)
@@ -203,11 +205,13 @@ bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
     if (!tr || !check_assign(tr, destination, source))
         return false;
     bool ok = false;
-    kiln_scope ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
+    kiln_scope
+        ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
     return ok && (!tr->eager || kiln_flush(tr, false));
 }
 
-/* ---- Moving ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Moving
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* The tensor's bytes through the host into fresh memory on `device`. The source must be dense and computed. */
 static bool copy_across(const kiln_tensor *t, kiln_storage *to)
@@ -234,11 +238,8 @@ static kiln_tensor *move(kiln_trace *tr, kiln_tensor *t, kiln_device device)
     bool pending = dense && (!dense->storage->has_memory || dense->storage->version != dense->storage->memory_version);
     if (!dense || ((pending || grad) && !kiln_flush(tr, false)))
         return NULL;
-    if (!dense->storage->has_memory) {
-        kiln_fail(KILN_E_STATE, "to",
-                  "the tensor has no value: it is pending in another thread, or its step was discarded");
-        return kiln_hint("call kiln_eval in the thread that wrote it before handing it over");
-    }
+    if (!kiln_trace_has_value(dense->storage, "to"))
+        return NULL;
     kiln_storage *s = kiln_storage_new(device, (size_t)kiln_numel(t) * kiln_dtype_size((kiln_dtype)t->dtype));
     if (!s || !copy_across(dense, s)) {
         kiln_storage_unref(s);

@@ -7,7 +7,8 @@
 #include "tensor/scope.h"
 #include "trace/trace.h"
 
-/* ---- Scopes and flags ------------------------------------------------------------------------------------------------ */
+/* ---- Scopes and flags
+ * ------------------------------------------------------------------------------------------------ */
 
 kiln_grad_scope kiln_grad_scope_enter(bool enabled)
 {
@@ -93,14 +94,15 @@ bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context)
     return true;
 }
 
-/* ---- The walk ------------------------------------------------------------------------------------------------------- */
+/* ---- The walk -------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct walk {
     kiln_trace *tr;
-    kiln_tensor **grads; /* by value: what has reached it so far, owned by the scope of the walk */
+    kiln_tensor **grads;     /* by value: what has reached it so far, owned by the scope of the walk */
     int64_t count, capacity; /* values when the walk began; room in grads */
-    bool *stop;          /* kiln_grad: values whose gradient is wanted; NULL for kiln_backward */
-    bool accumulate;     /* kiln_backward: into the leaves' .grad */
+    bool *stop;              /* kiln_grad: values whose gradient is wanted; NULL for kiln_backward */
+    bool accumulate;         /* kiln_backward: into the leaves' .grad */
 } walk;
 
 static bool add_grad(walk *w, int32_t value, kiln_tensor *g)
@@ -162,7 +164,12 @@ static bool back_node(walk *w, int64_t n)
         if (!(out[j] = kiln_trace_handle(tr, node.out + j)))
             return false;
     kiln_grad_call g = {node.op, &attrs, node.nin, node.nout, in, out, gout, need, gin};
-    if (!node.op->grad(&g))
+    kiln_thread *th = kiln_thread_state();
+    const kiln_op *outer = th->composing;
+    th->composing = node.origin; /* the gradient of what the user wrote is part of it, too */
+    bool ok = node.op->grad(&g);
+    th->composing = outer;
+    if (!ok)
         return false;
     for (int i = 0; i < node.nin; i++)
         if (need[i] && gin[i] && !add_grad(w, operands[i], gin[i]))
@@ -184,8 +191,8 @@ void kiln_trace_settle_grads(kiln_trace *tr, bool restore)
     }
 }
 
-/* Makes g the gradient of t. The old one is remembered until g is known to have been computed; one that is itself pending
- * has replaced another in the same segment. */
+/* Makes g the gradient of t. The old one is remembered until g is known to have been computed; one that is itself
+ * pending has replaced another in the same segment. */
 static bool set_grad(kiln_trace *tr, kiln_tensor *t, kiln_tensor *g)
 {
     kiln_tensor **grad = &t->extra->grad;
@@ -283,7 +290,9 @@ bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad)
     walk w = {.tr = tr, .accumulate = true};
     bool ok = false;
     tr->walks++;
-    kiln_scope kiln_no_grad ok = seed(&w, output, grad, "backward");
+    kiln_scope
+        kiln_no_grad
+            ok = seed(&w, output, grad, "backward");
     end_walk(&w);
     return ok;
 }
@@ -333,6 +342,7 @@ kiln_tensor *kiln_detach(kiln_tensor *t)
     if (!t)
         return NULL;
     kiln_tensor *window = NULL;
-    kiln_no_grad window = kiln_permute(t, t->ndim, (const int64_t[]){0, 1, 2, 3, 4, 5, 6, 7}); /* the whole, as it is */
+    kiln_no_grad
+        window = kiln_permute(t, t->ndim, (const int64_t[]){0, 1, 2, 3, 4, 5, 6, 7}); /* the whole, as it is */
     return window;
 }

@@ -59,7 +59,8 @@ static bool check_outputs(const kiln_call *c)
         int64_t n = d->ndim <= KILN_MAX_DIMS ? kiln_count(d->ndim, d->shape) : -1;
         if (n < 0 || n > INT64_MAX / 16)
             return kiln_fail(KILN_E_SHAPE, c->op->name, "the result's shape %s is not one a tensor can have",
-                             d->ndim <= KILN_MAX_DIMS ? kiln_shape_text(d->ndim, d->shape) : "(more than 8 dimensions)");
+                             d->ndim <= KILN_MAX_DIMS ? kiln_shape_text(d->ndim, d->shape)
+                                                      : "(more than 8 dimensions)");
     }
     return true;
 }

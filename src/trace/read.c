@@ -16,7 +16,8 @@ kiln_tensor *kiln_tensor_new(const void *data, kiln_dtype dtype, int ndim, const
         return kiln_fail(KILN_E_SHAPE, "tensor_new", "a tensor has 0 to %d dimensions, not %d", KILN_MAX_DIMS, ndim);
     int64_t n = kiln_count(ndim, shape);
     if (n < 0 || n > INT64_MAX / 16)
-        return kiln_fail(KILN_E_SHAPE, "tensor_new", "%s is not a shape a tensor can have", kiln_shape_text(ndim, shape));
+        return kiln_fail(KILN_E_SHAPE, "tensor_new", "%s is not a shape a tensor can have",
+                         kiln_shape_text(ndim, shape));
     kiln_storage *s = kiln_storage_new(device, (size_t)n * size);
     if (!s || !kiln_memory_take(device, s->bytes, &s->block)) {
         kiln_storage_unref(s);
@@ -57,12 +58,12 @@ static kiln_tensor *computed(kiln_tensor *t, const char *who)
     if (!tr)
         return NULL;
     if (!kiln_is_contiguous(t) || t->storage->version != t->storage->memory_version)
-        kiln_no_grad t = kiln_contiguous(t);
+        kiln_no_grad
+            t = kiln_contiguous(t);
     if (!t || !kiln_flush(tr, false))
         return NULL;
-    if (!t->storage->has_memory)
-        return kiln_fail(KILN_E_STATE, who, "the tensor has no value: it is pending in another thread, or its step was "
-                                            "discarded");
+    if (!kiln_trace_has_value(t->storage, who))
+        return NULL;
     return t;
 }
 
@@ -76,8 +77,9 @@ bool kiln_read(kiln_tensor *t, void *out, size_t bytes)
                          kiln_shape_text(t->ndim, t->shape), kiln_dtype_name((kiln_dtype)t->dtype), want,
                          out ? bytes : 0);
     bool ok = false;
-    kiln_scope if ((t = computed(t, "read"))) ok =
-        !bytes || kiln_copy_out(t->device, out, t->storage->address + (uint64_t)t->offset * size, bytes);
+    kiln_scope
+        if ((t = computed(t, "read")))
+            ok = !bytes || kiln_copy_out(t->device, out, t->storage->address + (uint64_t)t->offset * size, bytes);
     return ok;
 }
 
@@ -91,11 +93,11 @@ bool kiln_write(kiln_tensor *t, const void *data, size_t bytes)
                          kiln_shape_text(t->ndim, t->shape), kiln_dtype_name((kiln_dtype)t->dtype), want,
                          data ? bytes : 0);
     bool ok = false;
-    kiln_scope kiln_no_grad
-    {
-        kiln_tensor *source = kiln_tensor_new(data, (kiln_dtype)t->dtype, t->ndim, t->shape, t->device);
-        ok = source && kiln_assign(t, source);
-    }
+    kiln_scope
+        kiln_no_grad {
+            kiln_tensor *source = kiln_tensor_new(data, (kiln_dtype)t->dtype, t->ndim, t->shape, t->device);
+            ok = source && kiln_assign(t, source);
+        }
     return ok;
 }
 

@@ -99,7 +99,8 @@ void kiln_trace_next_segment(kiln_trace *tr)
     kiln_trace_settle_grads(tr, false);
 }
 
-/* ---- The code ------------------------------------------------------------------------------------------------------ */
+/* ---- The code ------------------------------------------------------------------------------------------------------
+ */
 
 inline void kiln_trace_put(kiln_trace *tr, int64_t word)
 {
@@ -137,6 +138,17 @@ bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot)
     return true;
 }
 
+bool kiln_trace_has_value(const kiln_storage *s, const char *who)
+{
+    if (s->has_memory && kiln_storage_computed(s))
+        return true;
+    if (s->has_memory && !kiln_device_wait(s->device))
+        return false; /* the error of the run that failed, if nobody was told yet */
+    kiln_fail(KILN_E_STATE, who, "a tensor has no value: it is pending in another thread, or its step was discarded");
+    return kiln_hint(
+        "call kiln_eval in the thread that wrote it before handing it over; after an error, write it again");
+}
+
 /* Makes a value from before the segment (or a leaf) readable in it. */
 static bool import_value(kiln_trace *tr, int32_t value)
 {
@@ -144,8 +156,8 @@ static bool import_value(kiln_trace *tr, int32_t value)
     if (v->import_segment == tr->segment || (v->node >= 0 && v->node >= tr->first_node))
         return true;
     kiln_storage *s = tr->values[v->base].storage;
-    if (!s->has_memory)
-        return kiln_fail(KILN_E_STATE, NULL, "a tensor is used whose value was never computed: its step was discarded");
+    if (!kiln_trace_has_value(s, NULL))
+        return false;
     if (v->version != s->memory_version) {
         kiln_fail(KILN_E_STATE, NULL, "a value that is still needed (probably by a gradient) was overwritten in place");
         return kiln_hint("assign after kiln_backward, or kiln_clone the value before assigning");
@@ -169,7 +181,8 @@ static bool import_value(kiln_trace *tr, int32_t value)
     return true;
 }
 
-/* ---- Values -------------------------------------------------------------------------------------------------------- */
+/* ---- Values --------------------------------------------------------------------------------------------------------
+ */
 
 static kiln_value *new_value(kiln_trace *tr, int32_t node, kiln_storage *storage, int dtype, int ndim,
                              const int64_t *shape, const int64_t *stride, int64_t offset)
@@ -236,7 +249,8 @@ static int32_t rewindow(kiln_trace *tr, kiln_tensor *t, int32_t base)
     return value;
 }
 
-/* From now on the handle stands for `value`. Unless it is a parameter, whether it needs a gradient follows from that. */
+/* From now on the handle stands for `value`. Unless it is a parameter, whether it needs a gradient follows from that.
+ */
 static void point_at(kiln_trace *tr, kiln_tensor *t, int32_t value)
 {
     bool counted = t->requires_grad && !t->leaf && t->epoch == tr->epoch;
@@ -263,11 +277,8 @@ int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t)
             point_at(tr, t, value);
         return value;
     }
-    if (!s->has_memory) {
-        kiln_fail(KILN_E_STATE, NULL, "the tensor has no value: it is pending in another thread, or its step was discarded");
-        kiln_hint("call kiln_eval in the thread that wrote it before handing it over");
+    if (!kiln_trace_has_value(s, NULL))
         return -1;
-    }
     int32_t value = kiln_map_get(&tr->leaves, t);
     if (value >= 0 && tr->values[value].version == s->memory_version &&
         tr->values[value].requires_grad == (t->requires_grad && t->leaf))
@@ -299,7 +310,8 @@ void kiln_trace_forget(const kiln_tensor *t)
         th->trace->graph_handles--;
 }
 
-/* ---- Nodes --------------------------------------------------------------------------------------------------------- */
+/* ---- Nodes ---------------------------------------------------------------------------------------------------------
+ */
 
 static bool make_room(kiln_trace *tr, const kiln_call *c)
 {

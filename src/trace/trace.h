@@ -4,8 +4,9 @@
  * pending: the segment that the next flush plans and runs.
  *
  * While a node is recorded, its canonical form is appended to `code` and hashed: two segments with equal code are the
- * same step and share a plan. Values from before the segment enter it as imports (windows onto slots), numbered by first
- * use, so that nothing in the code depends on addresses. Floats are kept apart: they may differ between replays. */
+ * same step and share a plan. Values from before the segment enter it as imports (windows onto slots), numbered by
+ * first use, so that nothing in the code depends on addresses. Floats are kept apart: they may differ between replays.
+ */
 #ifndef KILN_TRACE_TRACE_H
 #define KILN_TRACE_TRACE_H
 
@@ -14,16 +15,16 @@
 #include "tensor/thread.h"
 
 typedef struct kiln_value {
-    int32_t node;           /* what made it; -1: it came from outside (a leaf) */
-    int32_t base;           /* the value whose storage this is a window of; itself when it is no view */
+    int32_t node; /* what made it; -1: it came from outside (a leaf) */
+    int32_t base; /* the value whose storage this is a window of; itself when it is no view */
     uint8_t dtype, ndim;
     bool requires_grad;
-    bool needed;            /* scratch for flush: must have memory afterwards */
-    uint32_t version;       /* of the storage, when the value was made */
-    int32_t import;         /* its number among the imports of segment `import_segment` */
+    bool needed;      /* scratch for flush: must have memory afterwards */
+    uint32_t version; /* of the storage, when the value was made */
+    int32_t import;   /* its number among the imports of segment `import_segment` */
     uint32_t import_segment;
-    kiln_storage *storage;  /* a reference, held by base values only */
-    kiln_tensor *leaf;      /* where its gradient goes; holds a reference */
+    kiln_storage *storage; /* a reference, held by base values only */
+    kiln_tensor *leaf;     /* where its gradient goes; holds a reference */
     int64_t shape[KILN_MAX_DIMS], stride[KILN_MAX_DIMS], offset;
 } kiln_value;
 
@@ -70,19 +71,19 @@ typedef struct kiln_trace {
     kiln_block *blocks; /* memory of the outputs, for the run */
     int64_t nblocks, blocks_capacity;
 
-    kiln_map leaves;      /* leaf tensor → value */
-    kiln_map slot_of;     /* storage → slot of this segment */
-    kiln_map written;     /* storage that was assigned to → its newest base value */
+    kiln_map leaves;            /* leaf tensor → value */
+    kiln_map slot_of;           /* storage → slot of this segment */
+    kiln_map written;           /* storage that was assigned to → its newest base value */
     struct kiln_replaced_grad { /* what .grad was before the pending segment, should that be discarded */
         kiln_tensor *leaf, *grad;
-    } *replaced;
+    } * replaced;
     int64_t nreplaced, replaced_capacity;
-    int64_t graph_handles; /* live handles whose values need gradients */
+    int64_t graph_handles;     /* live handles whose values need gradients */
     kiln_tensor **spare_grads; /* the list of the last walk back, for the next one */
     int64_t spare_grads_capacity;
-    int walks;             /* gradients being written: they know values by number */
-    bool eager;            /* KILN_EAGER=1: flush after each node */
-    bool busy;             /* inside a flush */
+    int walks;  /* gradients being written: they know values by number */
+    bool eager; /* KILN_EAGER=1: flush after each node */
+    bool busy;  /* inside a flush */
 } kiln_trace;
 
 /* The calling thread's trace; NULL with an error when memory runs out. */
@@ -94,8 +95,10 @@ int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t);
 /* A handle for a value, as it was when the value was made. */
 kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value);
 
-/* Appends a checked call. out[j] receives handles. `bind`: the storage the (single) output lives in, or NULL for new. */
-bool kiln_trace_record(kiln_trace *tr, const kiln_call *call, kiln_device device, kiln_storage *bind, kiln_tensor **out);
+/* Appends a checked call. out[j] receives handles. `bind`: the storage the (single) output lives in, or NULL for new.
+ */
+bool kiln_trace_record(kiln_trace *tr, const kiln_call *call, kiln_device device, kiln_storage *bind,
+                       kiln_tensor **out);
 
 /* Appends a word to the segment's code; there must be room. */
 void kiln_trace_put(kiln_trace *tr, int64_t word);
@@ -105,6 +108,9 @@ int64_t kiln_trace_number(const kiln_trace *tr, int32_t value);
 
 /* Makes the storage a slot of the segment; false with an error. */
 bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot);
+
+/* False with an error if the storage has nothing to read: pending elsewhere, or its step was discarded. */
+bool kiln_trace_has_value(const kiln_storage *s, const char *who);
 
 /* Starts the next segment: all nodes so far have run. */
 void kiln_trace_next_segment(kiln_trace *tr);

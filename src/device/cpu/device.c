@@ -12,11 +12,13 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/matmul.h"
 
-/* ---- The structured kernels ---------------------------------------------------------------------------------------------- */
+/* ---- The structured kernels
+ * ---------------------------------------------------------------------------------------------- */
 
-static const kiln_cpu_kernel *const tables[] = {kiln_cpu_kernels_conv, kiln_cpu_kernels_pool,   kiln_cpu_kernels_resize,
-                                                kiln_cpu_kernels_index, kiln_cpu_kernels_sort,  kiln_cpu_kernels_scan,
-                                                kiln_cpu_kernels_rows,  kiln_cpu_kernels_random, kiln_cpu_kernels_put};
+static const kiln_cpu_kernel *const tables[] = {
+    kiln_cpu_kernels_conv,  kiln_cpu_kernels_pool,   kiln_cpu_kernels_resize,
+    kiln_cpu_kernels_index, kiln_cpu_kernels_sort,   kiln_cpu_kernels_scan,
+    kiln_cpu_kernels_rows,  kiln_cpu_kernels_random, kiln_cpu_kernels_put};
 
 static const kiln_cpu_kernel *find_kernel(const kiln_op *op, kiln_dtype dtype)
 {
@@ -49,7 +51,8 @@ bool kiln_cpu_supports(void *dev, const kiln_op *op, kiln_dtype dtype)
     }
 }
 
-/* ---- Lowering --------------------------------------------------------------------------------------------------------------- */
+/* ---- Lowering
+ * --------------------------------------------------------------------------------------------------------------- */
 
 typedef enum step_kind { STEP_GROUP, STEP_REDUCE, STEP_MATMUL, STEP_CALL } step_kind;
 
@@ -74,12 +77,15 @@ static kiln_dtype first_dtype(const kiln_kernel *k)
     return (kiln_dtype)(k->nin && k->in[0].buffer >= 0 ? k->in[0].dtype : k->out[0].dtype);
 }
 
-static kiln_cpu_operand plain_operand(const kiln_operand *o, char *memory)
+static kiln_cpu_operand plain_operand(const kiln_plan *plan, const kiln_operand *o, const kiln_binding *binding)
 {
-    return (kiln_cpu_operand){.data = memory ? memory + o->offset * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype) : NULL,
-                              .dtype = (kiln_dtype)o->dtype,
-                              .ndim = o->ndim,
-                              .shape = o->shape};
+    if (o->buffer < 0)
+        return (kiln_cpu_operand){0};
+    kiln_cpu_operand p = {.dtype = (kiln_dtype)o->dtype, .ndim = o->ndim, .shape = o->shape};
+    if (binding)
+        p.data = (char *)(uintptr_t)kiln_buffer_address(plan, binding, o->buffer) +
+                 o->offset * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
+    return p;
 }
 
 /* A call without addresses when `binding` is NULL: shapes are all that workspace and prepare look at. */
@@ -95,11 +101,9 @@ static void make_call(kiln_cpu_call *c, const kiln_plan *plan, const kiln_kernel
     c->fault = NULL;
     c->state = NULL;
     for (int i = 0; i < k->nin; i++)
-        c->in[i] = k->in[i].buffer < 0
-                       ? (kiln_cpu_operand){0}
-                       : plain_operand(&k->in[i], binding ? (char *)(uintptr_t)kiln_buffer_address(plan, binding, k->in[i].buffer) : NULL);
+        c->in[i] = plain_operand(plan, &k->in[i], binding);
     for (int j = 0; j < k->nout; j++)
-        c->out[j] = plain_operand(&k->out[j], binding ? (char *)(uintptr_t)kiln_buffer_address(plan, binding, k->out[j].buffer) : NULL);
+        c->out[j] = plain_operand(plan, &k->out[j], binding);
     if (binding && k->workspace >= 0)
         c->workspace = (void *)(uintptr_t)kiln_buffer_address(plan, binding, k->workspace);
 }
@@ -174,9 +178,12 @@ void *kiln_cpu_lower(void *dev, const kiln_plan *plan)
     return NULL;
 }
 
-/* ---- Running ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Running
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
-static void run_call(const step *s, const kiln_plan *plan, const kiln_binding *binding, int32_t number, kiln_fault *fault)
+static void run_call(const step *s, const kiln_plan *plan, const kiln_binding *binding, int32_t number,
+                     kiln_fault *fault)
 {
     kiln_cpu_call c;
     make_call(&c, plan, s->kernel, binding);
@@ -211,7 +218,8 @@ static bool cpu_run(void *dev, void *p, const kiln_binding *binding)
     return bad.kernel < 0 || kiln_fail_bad_index(e->plan, &bad);
 }
 
-/* ---- The rest of the table --------------------------------------------------------------------------------------------------------- */
+/* ---- The rest of the table
+ * --------------------------------------------------------------------------------------------------------- */
 
 static int cpu_count(char *why, size_t size)
 {

@@ -10,12 +10,12 @@
  * the order of k; a product with few tiles and a long k is summed in several partial products, added in order. */
 #include "device/cpu/gemm.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "core/half.h"
 #include "core/parallel.h"
 #include "device/cpu/gemm_kernels.h"
+#include "device/cpu/isa.h"
 
 /* Sizes chosen by bench/gemm_bench on Zen 4 (L1 32 KiB, L2 1 MiB). */
 enum {
@@ -85,28 +85,9 @@ static inline size_t aligned(int64_t bytes)
     return ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* ---- Which kernels ---- */
-
-static const kiln_gemm_kernels *chosen;
-static pthread_once_t choose_once = PTHREAD_ONCE_INIT;
-
-static void choose(void)
-{
-    chosen = kiln_gemm_plain;
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_cpu_init();
-    if (kiln_gemm_avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        chosen = kiln_gemm_avx2;
-    if (kiln_gemm_avx512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
-        chosen = kiln_gemm_avx512;
-#endif
-}
-
 static const kiln_gemm_kernels *kernels(void)
 {
-    pthread_once(&choose_once, choose);
-    return chosen;
+    return kiln_isa_pick(kiln_gemm_plain, kiln_gemm_avx2, kiln_gemm_avx512);
 }
 
 /* ---- The plan ---- */

@@ -1,5 +1,6 @@
-/* Reductions at the end of a group. The elements are walked as [outer, reduced, inner]; the reduced dim is cut into chunks
- * that depend on the shape alone, each chunk gives a partial result, and partial results are combined in order. */
+/* Reductions at the end of a group. The elements are walked as [outer, reduced, inner]; the reduced dim is cut into
+ * chunks that depend on the shape alone, each chunk gives a partial result, and partial results are combined in order.
+ */
 #include <string.h>
 #include "core/parallel.h"
 #include "device/cpu/group.h"
@@ -35,7 +36,8 @@ static void put(const reduction *r, const void *values, int64_t outer, int64_t c
         e->table->store[r->dtype](r->to + (outer * e->inner + inner) * r->size, values, n);
 }
 
-/* ---- Rows: the reduced dim is innermost ----------------------------------------------------------------------------------- */
+/* ---- Rows: the reduced dim is innermost
+ * ----------------------------------------------------------------------------------- */
 
 static void short_rows(void *context, int64_t task, int worker)
 {
@@ -74,7 +76,8 @@ static void long_row(void *context, int64_t task, int worker)
     put(r, result, row, chunk, 0, 1);
 }
 
-/* ---- Columns: something is kept inside the reduced dim ---------------------------------------------------------------------- */
+/* ---- Columns: something is kept inside the reduced dim
+ * ---------------------------------------------------------------------- */
 
 /* Several rows at once while they fit a tile, else a block of columns of one row. */
 static void columns(void *context, int64_t task, int worker)
@@ -103,7 +106,8 @@ static void columns(void *context, int64_t task, int worker)
     put(r, sum, outer, chunk, from, width);
 }
 
-/* ---- Combining ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Combining
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static void combine_rows(reduction *r)
 {

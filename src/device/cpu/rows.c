@@ -1,37 +1,13 @@
 /* Softmax and row normalisation on the CPU: cuts the work into tasks and hands them to the kernels of this machine. */
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
+#include "device/cpu/isa.h"
 #include "device/cpu/ranges.h"
 #include "device/cpu/rows.h"
 
-/* ---- Which kernels this machine runs --------------------------------------------------------------------------- */
-
-static const kiln_rows_kernels *chosen;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void choose(void)
-{
-    const kiln_rows_kernels *avx2 = NULL, *avx512 = NULL;
-    const char *wanted = getenv("KILN_ISA");
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        avx2 = kiln_rows_avx2;
-    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
-        avx512 = kiln_rows_avx512;
-#endif
-    if (wanted && !strcmp(wanted, "plain"))
-        avx2 = avx512 = NULL;
-    if (wanted && !strcmp(wanted, "avx2") && avx2)
-        avx512 = NULL;
-    chosen = avx512 ? avx512 : avx2 ? avx2 : kiln_rows_plain;
-}
-
 static const kiln_rows_real *kernels_for(kiln_dtype dtype)
 {
-    pthread_once(&once, choose);
-    return dtype == KILN_F64 ? &chosen->f64 : &chosen->f32;
+    const kiln_rows_kernels *kernels = kiln_isa_pick(kiln_rows_plain, kiln_rows_avx2, kiln_rows_avx512);
+    return dtype == KILN_F64 ? &kernels->f64 : &kernels->f32;
 }
 
 /* ---- Softmax: [outer, n, inner], along n ----------------------------------------------------------------------- */

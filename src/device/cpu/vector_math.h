@@ -157,13 +157,13 @@ KILN_PW_INLINE float kiln_f32_tanh(float x)
     return __builtin_copysignf(fall / (2.0f - fall), x);
 }
 
-/* exp(-x²) times a polynomial in t = 1/(1 + x/2) that follows exp(x²)·erfc(x) on 0 … 10, fitted to 4e-9; what rounding x²
- * lost is put back to first order. */
+/* exp(-x²) times a polynomial in t = 1/(1 + x/2) that follows exp(x²)·erfc(x) on 0 … 10, fitted to 4e-9; what rounding
+ * x² lost is put back to first order. */
 KILN_PW_INLINE float kiln_f32_erfc(float x)
 {
-    static const float fit[] = {3.577534871e-02f, -1.910791285e-01f, 3.815294354e-01f,  -2.897411431e-01f,
-                                -2.183416530e-02f, 3.533732471e-02f, 5.490190350e-02f, 1.855897347e-01f,
-                                2.451798145e-01f, 2.822523571e-01f,  2.820885217e-01f};
+    static const float fit[] = {3.577534871e-02f,  -1.910791285e-01f, 3.815294354e-01f, -2.897411431e-01f,
+                                -2.183416530e-02f, 3.533732471e-02f,  5.490190350e-02f, 1.855897347e-01f,
+                                2.451798145e-01f,  2.822523571e-01f,  2.820885217e-01f};
     float a = __builtin_fabsf(x), z = a > 11.0f ? 11.0f : a; /* beyond, the result is 0 */
     float t = 1.0f / kiln_f32_fma(0.5f, z, 1.0f), p = fit[0];
     for (int i = 1; i < 11; i++)

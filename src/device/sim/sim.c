@@ -95,6 +95,7 @@ static void run_job(sim *s, const job *j)
     pthread_mutex_lock(&s->lock);
     s->error = *kiln_last_error();
     s->failures++;
+    atomic_store(&j->binding.run->failed, true);
     pthread_mutex_unlock(&s->lock);
     kiln_error_clear();
 }
@@ -138,6 +139,10 @@ static void *work(void *p)
         pthread_mutex_unlock(&s->lock);
         if (!skip)
             do_job(s, j, pause);
+        else if (j->kind == JOB_RUN)
+            atomic_store(&j->binding.run->failed, true);
+        if (j->kind == JOB_RUN)
+            kiln_run_unref(j->binding.run);
         pthread_mutex_lock(&s->lock);
         s->busy = false;
         j->next = s->spare;
@@ -372,7 +377,8 @@ static bool sim_run(void *dev, void *exec, const kiln_binding *b)
         addresses[slots + i] = b->outputs[i] - ELSEWHERE;
     if (plan->nscalars)
         memcpy(scalars, b->scalars, (size_t)plan->nscalars * sizeof *scalars);
-    j->binding = (kiln_binding){addresses, addresses + slots, b->arena ? b->arena - ELSEWHERE : 0, scalars};
+    j->binding = (kiln_binding){addresses, addresses + slots, b->arena ? b->arena - ELSEWHERE : 0, scalars, b->run};
+    kiln_run_ref(b->run);
     j->exec = exec;
     j->plan = plan;
     enqueue(s, j);
@@ -386,6 +392,7 @@ static bool sim_wait(void *dev)
 
 static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .kind = "sim",
+                                        .runs_on = true,
                                         .count = sim_count,
                                         .describe = sim_describe,
                                         .open = sim_open,
