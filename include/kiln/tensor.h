@@ -29,8 +29,10 @@ void kiln_scope_leave(kiln_scope_mark *mark); /* leaving twice is harmless */
 /* kiln_scope { … }: tensors made inside are released at its end. */
 #define kiln_scope KILN_SCOPE_(false)
 
-/* kiln_step { … }: a scope that also runs what was recorded in it when it ends: one training step. An error found while
- * it runs discards the whole step: parameters and optimizer state are as before it. */
+/* kiln_step { … }: a scope that also runs what was recorded in it when it ends: one training step. What was written
+ * before it is computed before it. An error found while it is written or runs discards the whole step: parameters and
+ * optimizer state are as before it. Gradients do not flow out of a step: what is kept from it is a constant afterwards.
+ */
 #define kiln_step KILN_SCOPE_(true)
 
 /* One variable a scope, named after its line so that nested ones do not shadow each other. */
@@ -111,7 +113,8 @@ double kiln_item(kiln_tensor *t);
 KILN_API
 int64_t kiln_item_i64(kiln_tensor *t);
 
-/* Computes everything recorded in this thread so far. False with an error if it could not run. */
+/* Computes everything recorded in this thread so far. False with an error if it could not run; what was pending is then
+ * discarded. */
 KILN_API
 bool kiln_eval(void);
 

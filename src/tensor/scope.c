@@ -28,6 +28,8 @@ kiln_scope_mark kiln_scope_enter(bool step)
     kiln_thread *th = kiln_thread_state();
     if (!th || !KILN_GROW(th->frames, th->frames_capacity, th->nframes + 1))
         return (kiln_scope_mark){.depth = 0, .step = step}; /* the body is skipped: nothing would own what it makes */
+    if (step && !th->steps)
+        kiln_trace_step_begin();
     th->frames[th->nframes++] = (kiln_scope_frame){th->nowned, kiln_fail_count(), step};
     th->steps += step;
     return (kiln_scope_mark){.depth = (int32_t)th->nframes, .step = step};

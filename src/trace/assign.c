@@ -107,8 +107,9 @@ static kiln_tensor *fit_source(kiln_tensor *destination, kiln_tensor *source)
         return kiln_fail(KILN_E_SHAPE, "assign", "a source of shape %s does not fit a destination of shape %s",
                          kiln_shape_text(source->ndim, source->shape),
                          kiln_shape_text(destination->ndim, destination->shape));
+    bool same = source->ndim == ndim && memcmp(source->shape, shape, (size_t)ndim * sizeof *shape) == 0;
     source = kiln_cast(source, (kiln_dtype)destination->dtype);
-    return kiln_expand(source, ndim, shape);
+    return same ? source : kiln_expand(source, ndim, shape);
 }
 
 /* True if t is the dense whole of its storage. */

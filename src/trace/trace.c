@@ -223,6 +223,11 @@ static int32_t leaf_value(kiln_trace *tr, kiln_tensor *t)
 static int32_t rewindow(kiln_trace *tr, kiln_tensor *t, int32_t base)
 {
     extern const kiln_op kiln_op_as_strided;
+    const kiln_value *v = &tr->values[base];
+    size_t bytes = t->ndim * sizeof *t->shape;
+    if (!(t->leaf && t->requires_grad) && v->ndim == t->ndim && v->dtype == t->dtype && t->offset == 0 &&
+        memcmp(v->shape, t->shape, bytes) == 0 && memcmp(v->stride, t->stride, bytes) == 0)
+        return base; /* the whole of it, as it is */
     kiln_call call = {.op = &kiln_op_as_strided, .nin = 1, .nout = 1};
     kiln_tensor *handle = kiln_trace_handle(tr, base), *window = NULL;
     if (!handle)
@@ -436,6 +441,14 @@ bool kiln_trace_tidy(kiln_trace *tr)
     if (tr->nvalues && tr->nnodes == tr->first_node && !tr->graph_handles && !tr->walks)
         kiln_trace_clear(tr);
     return ok;
+}
+
+/* What was written before a step is computed before it, so that a step that fails takes nothing else with it. */
+void kiln_trace_step_begin(void)
+{
+    kiln_thread *th = kiln_thread_state();
+    if (th && th->trace && !th->trace->busy)
+        kiln_flush(th->trace, false);
 }
 
 void kiln_trace_scope_end(bool step, bool failed)
