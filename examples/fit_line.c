@@ -11,7 +11,8 @@ int main(void)
         kiln_step { /* what is made in here is released at its end */
             kiln_zero_grad_of(w);
             kiln_backward(kiln_mse_loss(kiln_linear(x, w, NULL), y, KILN_MEAN));
-            kiln_no_grad kiln_assign(w, kiln_sub(w, kiln_mul_scalar(kiln_grad_of(w), 0.1)));
+            kiln_no_grad
+                kiln_assign(w, kiln_sub(w, kiln_mul_scalar(kiln_grad_of(w), 0.1)));
         }
     kiln_print(w, stdout);
 

@@ -49,23 +49,21 @@ static bool is_transposed(const kiln_tensor *t)
     return t->stride[t->ndim - 2] == 1 && t->stride[t->ndim - 1] != 1;
 }
 
-/* a·b in the memory order of `like`, the operand it is the gradient of: then the gradient of what `like` is a
- * transposed view of comes out dense. */
-static kiln_tensor *product_like(kiln_tensor *a, kiln_tensor *b, const kiln_tensor *like)
+static kiln_tensor *turned(kiln_tensor *t)
 {
-    if (!is_transposed(like))
-        return kiln_matmul(a, b);
-    return kiln_transpose(kiln_matmul(kiln_transpose(b, -1, -2), kiln_transpose(a, -1, -2)), -1, -2);
+    return kiln_transpose(t, -1, -2);
 }
 
+/* gy·bᵀ and aᵀ·gy. For an operand that is a transposed view, the transpose of the gradient is computed instead: so the
+ * gradient of what it is a view of comes out dense. */
 static bool matmul_grad(kiln_grad_call *g)
 {
     kiln_tensor *gy = g->gout[0], *a = g->in[0], *b = g->in[1];
-    if (g->need[0] && !(g->gin[0] = product_like(gy, kiln_transpose(b, -1, -2), a)))
-        return false;
-    if (g->need[1] && !(g->gin[1] = product_like(kiln_transpose(a, -1, -2), gy, b)))
-        return false;
-    return true;
+    if (g->need[0])
+        g->gin[0] = is_transposed(a) ? turned(kiln_matmul(b, turned(gy))) : kiln_matmul(gy, turned(b));
+    if (g->need[1])
+        g->gin[1] = is_transposed(b) ? turned(kiln_matmul(turned(gy), a)) : kiln_matmul(turned(a), gy);
+    return (!g->need[0] || g->gin[0]) && (!g->need[1] || g->gin[1]);
 }
 
 const kiln_op kiln_op_matmul = {

@@ -125,7 +125,8 @@ static bool value_with(check *k, int input, const double *data, double *value)
     const kiln_tensor *t = k->inputs[input];
     bool ok = false;
     kiln_scope {
-        kiln_grad_scope recording __attribute__((cleanup(kiln_grad_scope_leave), unused)) = kiln_grad_scope_enter(k->second);
+        kiln_grad_scope recording __attribute__((cleanup(kiln_grad_scope_leave), unused)) =
+            kiln_grad_scope_enter(k->second);
         kiln_tensor *x = kiln_tensor_new(data, KILN_F64, t->ndim, t->shape, t->device);
         if (!kiln_requires_grad(x, true))
             break;

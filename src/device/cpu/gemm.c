@@ -166,7 +166,7 @@ static void choose_blocks(plan *p)
     p->splits = 1;
     if (tasks < least(wanted, SPLIT_TASKS))
         p->splits = most(1, least(divide_up(least(wanted, SPLIT_TASKS), tasks), p->k / SPLIT_K));
-    if (p->splits == 1 && !p->g->store)
+    if (p->splits == 1 && p->g->epilogue)
         prefer_whole_rows(p, wanted);
 }
 

@@ -31,8 +31,8 @@ typedef struct kiln_gemm {
                 * unrounded. */
 } kiln_gemm;
 
-/* Bytes of scratch that kiln_gemm_run needs while kiln_threads() is at most `threads`. Looks at sizes, strides, dtype
- * and store, not at pointers; 0 is possible. */
+/* Bytes of scratch that kiln_gemm_run needs while kiln_threads() is at most `threads`. Looks at sizes, strides, dtype,
+ * store and whether there is an epilogue, not at addresses; 0 is possible. */
 size_t kiln_gemm_workspace(const kiln_gemm *g, int threads);
 
 /* Multiplies. `workspace` is 64-byte aligned. Allocates nothing and cannot fail. */

@@ -104,6 +104,14 @@ static bool overlap(const kiln_buffer *a, const kiln_buffer *b)
     return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
+bool kiln_cpu_group_reads(const kiln_cpu_group *e, const kiln_plan *plan, int32_t buffer)
+{
+    for (int l = 0; l < e->nloads; l++)
+        if (overlap(&plan->buffers[e->loads[l].buffer], &plan->buffers[buffer]))
+            return true;
+    return false;
+}
+
 /* An instruction may write its result straight to memory if no later instruction reads what lies there. */
 static void find_direct_stores(kiln_cpu_group *e, const kiln_plan *plan, const int *last)
 {
@@ -345,27 +353,7 @@ static char *store_memory(const kiln_cpu_tile *t, const kiln_cpu_store *s, int64
     return (char *)(uintptr_t)kiln_buffer_address(t->plan, t->binding, s->buffer) + start * s->size;
 }
 
-enum { MAX_REGISTERS = 256, LINE = 64 };
-
-static void prefetch(const char *from, int64_t bytes)
-{
-    for (int64_t i = 0; i < bytes; i += LINE)
-        __builtin_prefetch(from + i, 0, 2);
-}
-
-void kiln_cpu_group_prefetch(const kiln_cpu_tile *t, int64_t start, int64_t n)
-{
-    const kiln_cpu_group *e = t->e;
-    for (int i = 0; i < e->nloads; i++) {
-        const kiln_cpu_load *l = &e->loads[i];
-        if (l->kind == KILN_LOAD_DIRECT)
-            prefetch((const char *)(uintptr_t)kiln_buffer_address(t->plan, t->binding, l->buffer) +
-                         (l->offset + start) * l->size,
-                     n * l->size);
-    }
-    for (int i = 0; i < e->nstores; i++)
-        prefetch(store_memory(t, &e->stores[i], start), n * e->stores[i].size);
-}
+enum { MAX_REGISTERS = 256 };
 
 const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker,
                                 int16_t wanted)

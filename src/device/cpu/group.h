@@ -83,8 +83,8 @@ typedef struct kiln_cpu_tile {
 const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker,
                                 int16_t wanted);
 
-/* Asks for the memory of elements start … start+n-1 ahead of their tile. */
-void kiln_cpu_group_prefetch(const kiln_cpu_tile *t, int64_t start, int64_t n);
+/* True if a load of the group may read memory of the buffer. */
+bool kiln_cpu_group_reads(const kiln_cpu_group *e, const kiln_plan *plan, int32_t buffer);
 
 void kiln_cpu_group_run(const kiln_cpu_group *e, const kiln_plan *plan, const kiln_kernel *kernel,
                         const kiln_binding *binding);

@@ -1,6 +1,33 @@
+/* Matrix products of a plan, and the tiles that finish them. */
 #include "device/cpu/matmul.h"
-#include <string.h>
 #include "core/parallel.h"
+
+typedef struct epilogue {
+    kiln_cpu_tile tile;
+    int64_t m, n;
+    size_t unit; /* of a value in the block */
+} epilogue;
+
+/* `count` elements from `start` on, whose matmul values lie one behind the other at `values`. */
+static void finish_run(const epilogue *e, int64_t start, int64_t count, const char *values, int worker)
+{
+    for (int64_t i = 0; i < count; i += KILN_TILE)
+        kiln_cpu_group_tile(&e->tile, start + i, count - i < KILN_TILE ? count - i : KILN_TILE,
+                            values + (size_t)i * e->unit, worker, -1);
+}
+
+static void finish_block(void *context, int64_t batch, int64_t row, int64_t col, int64_t rows, int64_t cols,
+                         void *block, int64_t block_row_stride, int worker)
+{
+    const epilogue *e = context;
+    int64_t start = (batch * e->m + row) * e->n + col;
+    if (cols == e->n && block_row_stride == cols) {
+        finish_run(e, start, rows * cols, block, worker);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        finish_run(e, start + i * e->n, cols, (const char *)block + (size_t)(i * block_row_stride) * e->unit, worker);
+}
 
 static void set_shape(kiln_gemm *g, const kiln_kernel *k)
 {
@@ -13,6 +40,7 @@ static void set_shape(kiln_gemm *g, const kiln_kernel *k)
                      .a_col = a->stride[a->ndim - 1],
                      .b_row = b->stride[b->ndim - 2],
                      .b_col = b->stride[b->ndim - 1],
+                     .epilogue = k->group ? finish_block : NULL,
                      .store = !k->group};
     int ndim;
     int64_t batch[KILN_MAX_DIMS];
@@ -43,20 +71,36 @@ static size_t round_up(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
+/* Where the group only passes the product on to memory, it is computed there: if nothing the group reads lies there. */
+static void store_product(kiln_cpu_matmul *m, const kiln_plan *plan)
+{
+    kiln_cpu_group *e = &m->group;
+    for (int s = 0; s < e->nstores; s++) {
+        kiln_cpu_store *st = &e->stores[s];
+        if (st->src != e->head || st->dtype != m->shape.dtype || st->size < 4 ||
+            kiln_cpu_group_reads(e, plan, st->buffer))
+            continue;
+        st->done = true;
+        m->c_buffer = st->buffer;
+        m->shape.store = 1;
+        return;
+    }
+}
+
 bool kiln_cpu_matmul_lower(kiln_cpu_matmul *m, const kiln_plan *plan, const kiln_kernel *k, kiln_arena *pool)
 {
     set_shape(&m->shape, k);
     m->a_offset = k->in[0].offset;
     m->b_offset = k->in[1].offset;
     m->gemm_bytes = round_up(kiln_gemm_workspace(&m->shape, kiln_threads()));
-    m->has_group = k->group != NULL;
     if (m->shape.batch > 1) {
         m->shape.a_batch = m->a_batch = batch_offsets(&k->in[0], &k->in[1], m->shape.batch, pool);
         m->shape.b_batch = m->b_batch = batch_offsets(&k->in[1], &k->in[0], m->shape.batch, pool);
         if (!m->a_batch || !m->b_batch)
             return false;
     }
-    return !k->group || kiln_cpu_group_lower(&m->group, plan, k, pool);
+    m->c_buffer = k->group ? -1 : k->out[0].buffer;
+    return !k->group || (kiln_cpu_group_lower(&m->group, plan, k, pool) && (store_product(m, plan), true));
 }
 
 size_t kiln_cpu_matmul_workspace(const kiln_kernel *k, int threads)
@@ -64,42 +108,6 @@ size_t kiln_cpu_matmul_workspace(const kiln_kernel *k, int threads)
     kiln_gemm g;
     set_shape(&g, k);
     return round_up(kiln_gemm_workspace(&g, threads)) + (k->group ? kiln_cpu_group_workspace(k->group, threads) : 0);
-}
-
-typedef struct epilogue {
-    kiln_cpu_tile tile;
-    int64_t m, n;
-    size_t unit; /* of a value in the block */
-} epilogue;
-
-/* `count` elements from `start` on, whose matmul values lie one behind the other at `values`. */
-static void finish_run(const epilogue *e, int64_t start, int64_t count, const char *values, int worker)
-{
-    for (int64_t i = 0; i < count; i += KILN_TILE)
-        kiln_cpu_group_tile(&e->tile, start + i, count - i < KILN_TILE ? count - i : KILN_TILE,
-                            values + (size_t)i * e->unit, worker, -1);
-}
-
-/* Pieces of rows lie apart: too short for the processor to see where it goes next, so they are asked for this many
- * ahead. */
-enum { AHEAD = 3 };
-
-static void finish_block(void *context, int64_t batch, int64_t row, int64_t col, int64_t rows, int64_t cols,
-                         void *block, int64_t block_row_stride, int worker)
-{
-    const epilogue *e = context;
-    int64_t start = (batch * e->m + row) * e->n + col;
-    if (cols == e->n && block_row_stride == cols) {
-        finish_run(e, start, rows * cols, block, worker);
-        return;
-    }
-    for (int64_t i = 0; i < rows && i < AHEAD; i++)
-        kiln_cpu_group_prefetch(&e->tile, start + i * e->n, cols);
-    for (int64_t i = 0; i < rows; i++) {
-        if (i + AHEAD < rows)
-            kiln_cpu_group_prefetch(&e->tile, start + (i + AHEAD) * e->n, cols);
-        finish_run(e, start + i * e->n, cols, (const char *)block + (size_t)(i * block_row_stride) * e->unit, worker);
-    }
 }
 
 void kiln_cpu_matmul_run(const kiln_cpu_matmul *m, const kiln_plan *plan, const kiln_kernel *k,
@@ -114,10 +122,8 @@ void kiln_cpu_matmul_run(const kiln_cpu_matmul *m, const kiln_plan *plan, const 
                   g.m,
                   g.n,
                   kiln_pw_class_size(kiln_pw_class_of(g.dtype))};
-    if (m->has_group) {
-        g.epilogue = finish_block;
-        g.epilogue_context = &e;
-    } else
-        g.c = (void *)(uintptr_t)kiln_buffer_address(plan, binding, k->out[0].buffer);
+    g.epilogue_context = &e;
+    if (m->c_buffer >= 0)
+        g.c = (void *)(uintptr_t)kiln_buffer_address(plan, binding, m->c_buffer);
     kiln_gemm_run(&g, workspace);
 }

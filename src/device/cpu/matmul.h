@@ -11,7 +11,7 @@ typedef struct kiln_cpu_matmul {
     int64_t a_offset, b_offset;
     int64_t *a_batch, *b_batch;
     size_t gemm_bytes; /* of the workspace; the group's registers follow */
-    bool has_group;
+    int32_t c_buffer; /* where the product itself goes: its own kernel's result, or a store of the group; -1: nowhere */
     kiln_cpu_group group;
 } kiln_cpu_matmul;
 
