@@ -37,6 +37,8 @@ function(kiln_cpu_flags)
     set(avx512 -mavx512f -mavx512vl -mavx512bw -mavx512dq ${avx2})
     foreach(file IN LISTS ARGN)
         if(NOT file MATCHES "/src/device/cpu/")
+            # Elsewhere loops run over a tensor's few dims: preparing vectors for them costs more than they take.
+            set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS -fno-tree-vectorize)
             continue()
         endif()
         set(options "$<$<CONFIG:Release,RelWithDebInfo>:-O3;-fno-math-errno;-fno-trapping-math>")

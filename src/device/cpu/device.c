@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/hash.h"
 #include "core/parallel.h"
 #include "device/cpu/call.h"
 #include "device/cpu/cpu.h"
@@ -20,12 +21,40 @@ static const kiln_cpu_kernel *const tables[] = {
     kiln_cpu_kernels_index, kiln_cpu_kernels_sort,   kiln_cpu_kernels_scan,
     kiln_cpu_kernels_rows,  kiln_cpu_kernels_random, kiln_cpu_kernels_put};
 
-static const kiln_cpu_kernel *find_kernel(const kiln_op *op, kiln_dtype dtype)
+/* Asked for every operation that is recorded: rows by the address of their operation's record, filled once. */
+enum { PLACES = 256 };
+static struct {
+    const kiln_op *op;
+    const kiln_cpu_kernel *kernel;
+} places[PLACES];
+static pthread_once_t placed = PTHREAD_ONCE_INIT;
+
+static size_t place_of(const kiln_op *op)
+{
+    return (size_t)(kiln_mix(0, (uintptr_t)op) % PLACES);
+}
+
+static void place_kernels(void)
 {
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
-        for (const kiln_cpu_kernel *k = tables[t]; k->op; k++)
-            if (k->dtypes >> dtype & 1 && strcmp(k->op, op->name) == 0)
-                return k;
+        for (const kiln_cpu_kernel *k = tables[t]; k->op; k++) {
+            const kiln_op *op = kiln_op_find(k->op);
+            size_t at = place_of(op);
+            while (op && places[at].kernel)
+                at = (at + 1) % PLACES;
+            if (op) {
+                places[at].op = op;
+                places[at].kernel = k;
+            }
+        }
+}
+
+static const kiln_cpu_kernel *find_kernel(const kiln_op *op, kiln_dtype dtype)
+{
+    pthread_once(&placed, place_kernels);
+    for (size_t at = place_of(op); places[at].kernel; at = (at + 1) % PLACES)
+        if (places[at].op == op && places[at].kernel->dtypes >> dtype & 1)
+            return places[at].kernel;
     return NULL;
 }
 
