@@ -10,8 +10,7 @@
 #define F32(...)   kiln_of_f32(((float[]){__VA_ARGS__}), sizeof((float[]){__VA_ARGS__}) / sizeof(float))
 #define PARAM(...) kiln_requires_grad(F32(__VA_ARGS__), true)
 
-/* ---- Accumulation
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Accumulation ---- */
 
 static void test_accumulation(void **state)
 {
@@ -98,9 +97,7 @@ static void test_gradients_are_apart(void **state)
     }
 }
 
-/* ---- Hooks
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Hooks ---- */
 
 typedef struct seen {
     int calls;
@@ -175,8 +172,7 @@ static void test_failing_hook(void **state)
     }
 }
 
-/* ---- Higher derivatives
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Higher derivatives ---- */
 
 static void test_polynomial(void **state)
 {
@@ -233,8 +229,7 @@ static void test_unused_inputs(void **state)
     }
 }
 
-/* ---- Assignment and views
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Assignment and views ---- */
 
 /* The destination is a fresh buffer, a computed tensor, or a tensor that was read before. `look` is what is read
  * between writing and differentiating. */
@@ -340,9 +335,7 @@ static void test_views_and_reuse(void **state)
         }
 }
 
-/* ---- Updates
- * -----------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Updates ---- */
 
 /* A parameter is updated and used again before anything has run: both gradients are right. */
 static void test_updated_and_used_again(void **state)
@@ -413,9 +406,7 @@ static void test_frozen_copy(void **state)
     }
 }
 
-/* ---- Without scopes
- * --------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Without scopes ---- */
 
 /* KiB of this process in memory; 0 where a sanitizer holds on to what was freed. */
 static long resident(void)
@@ -525,9 +516,7 @@ static void test_scopes_in_a_scope(void **state)
     }
 }
 
-/* ---- Refusals
- * -----------------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Refusals ---- */
 
 static void test_refusals(void **state)
 {

@@ -50,8 +50,7 @@ static void expect_error(kiln_code code)
     kiln_error_clear();
 }
 
-/* ---- kiln_backward
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- kiln_backward ---- */
 
 static void test_accumulates(void **state)
 {
@@ -185,8 +184,7 @@ static void test_through_types(void **state)
     }
 }
 
-/* ---- kiln_grad
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- kiln_grad ---- */
 
 static void test_grad_leaves_accumulated_alone(void **state)
 {
@@ -228,8 +226,7 @@ static void test_of_an_intermediate(void **state)
     }
 }
 
-/* ---- Switching off, cutting, hooking
- * ------------------------------------------------------------------------------------------- */
+/* ---- Switching off, cutting, hooking ---- */
 
 static void test_no_grad(void **state)
 {
@@ -324,8 +321,7 @@ static void test_across_devices(void **state)
     }
 }
 
-/* ---- Assignment: a small optimizer
- * -------------------------------------------------------------------------------------------- */
+/* ---- Assignment: a small optimizer ---- */
 
 static void descend(kiln_tensor *x)
 {
@@ -350,8 +346,7 @@ static void test_descent(void **state)
     }
 }
 
-/* ---- What is refused
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- What is refused ---- */
 
 static void test_refusals(void **state)
 {
@@ -379,8 +374,7 @@ static void test_refusals(void **state)
     }
 }
 
-/* ---- kiln_gradcheck must find what is wrong
- * ---------------------------------------------------------------------------------------- */
+/* ---- kiln_gradcheck must find what is wrong ---- */
 
 static kiln_tensor *right(kiln_tensor **in, void *context)
 {

@@ -55,7 +55,7 @@ static void expect_wrong(kiln_function f, kiln_tensor **inputs, int n, bool seco
     expect_error(KILN_E_GRADIENT, part);
 }
 
-/* ---- Right gradients -------------------------------------------------------------------------------------------- */
+/* ---- Right gradients ---- */
 
 static kiln_tensor *mixed(kiln_tensor **in, void *context)
 {
@@ -162,7 +162,7 @@ static void leaves_no_trace(void **state)
     }
 }
 
-/* ---- Wrong gradients -------------------------------------------------------------------------------------------- */
+/* ---- Wrong gradients ---- */
 
 static kiln_tensor *half_cut(kiln_tensor **in, void *context) /* x², but only one x counts */
 {
@@ -233,7 +233,7 @@ static void names_the_element(void **state)
     }
 }
 
-/* ---- What cannot be checked ------------------------------------------------------------------------------------- */
+/* ---- What cannot be checked ---- */
 
 static kiln_tensor *no_tensor(kiln_tensor **in, void *context)
 {

@@ -32,8 +32,7 @@ static bool may_refuse(const char *name, layout l)
     return l != LAYOUT_DENSE && (!strcmp(name, "view") || !strcmp(name, "as_strided"));
 }
 
-/* ---- One case on one device
- * -------------------------------------------------------------------------------------------- */
+/* ---- One case on one device ---- */
 
 /* A run: what it is about, for complaints. */
 typedef struct run {
@@ -135,8 +134,7 @@ static bool run_on_device(const run *r, const ref_entry *entry, const ref_call *
     return ok;
 }
 
-/* ---- One case on all devices
- * --------------------------------------------------------------------------------------------- */
+/* ---- One case on all devices ---- */
 
 static void run_case(const ref_entry *entry, run r)
 {
@@ -273,8 +271,7 @@ static void test_forward(void **state)
     assert_int_equal(complaints() - before, 0);
 }
 
-/* ---- What operations refuse
- * ------------------------------------------------------------------------------------------------ */
+/* ---- What operations refuse ---- */
 
 /* Calls with the operands as they are; returns the code, and complains if there is a result all the same. */
 static kiln_code refusal(const test_case *c, kiln_tensor **in, const char *what)
@@ -435,8 +432,7 @@ static void test_random(void **state)
     assert_int_equal(complaints() - before, 0);
 }
 
-/* ---- Gradients
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ---- */
 
 static void test_gradients(void **state)
 {

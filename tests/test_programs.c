@@ -73,8 +73,7 @@ static instr random_instr(void)
                    (int8_t)(below(5) - 2)};
 }
 
-/* ---- The interpreter
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- The interpreter ---- */
 
 typedef struct memory { /* what several windows may share */
     double cells[CELLS];
@@ -168,8 +167,7 @@ static bool is_expanded(const window *w)
     return false;
 }
 
-/* ---- Both at once
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Both at once ---- */
 
 typedef struct machine {
     window plain[REGISTERS];

@@ -13,8 +13,7 @@ static int64_t misses(void)
     return kiln_plan_cache_stats().misses;
 }
 
-/* ---- Geometry
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Geometry ---- */
 
 static void test_shapes(void **state)
 {
@@ -94,8 +93,7 @@ static void test_broadcast(void **state)
         }
 }
 
-/* ---- Dtypes and devices
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Dtypes and devices ---- */
 
 static void test_dtypes(void **state)
 {
@@ -160,8 +158,7 @@ static void test_devices(void **state)
         }
 }
 
-/* ---- Attributes
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Attributes ---- */
 
 static void test_attributes(void **state)
 {
@@ -212,8 +209,7 @@ static void test_convolution_options(void **state)
         }
 }
 
-/* ---- Operands
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- Operands ---- */
 
 static void test_operand_order(void **state)
 {
@@ -287,8 +283,7 @@ static void test_operands_known_before(void **state)
             }
 }
 
-/* ---- What is kept
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- What is kept ---- */
 
 static void test_kept_handles(void **state)
 {
@@ -328,8 +323,7 @@ static void test_kept_view(void **state)
     }
 }
 
-/* ---- Gradients
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ---- */
 
 static void test_requires_grad(void **state)
 {
@@ -364,8 +358,7 @@ static void test_requires_grad(void **state)
     kiln_release(v);
 }
 
-/* ---- Assignment
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Assignment ---- */
 
 static void test_assignment_order(void **state)
 {
@@ -510,8 +503,7 @@ static void test_view_or_copy(void **state)
         }
 }
 
-/* ---- Branches, numbers, random numbers
- * -------------------------------------------------------------------------------------------- */
+/* ---- Branches, numbers, random numbers ---- */
 
 static void test_branches(void **state)
 {
@@ -624,9 +616,7 @@ static void test_random_twice(void **state)
         }
 }
 
-/* ---- The cache
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- The cache ---- */
 
 static void test_capacity(void **state)
 {

@@ -14,8 +14,7 @@ static kiln_plan_info last_plan(void)
     return info;
 }
 
-/* ---- Scopes
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Scopes ---- */
 
 static float leave_by_return(kiln_tensor *x)
 {
@@ -110,8 +109,7 @@ static void test_nested_steps(void **state)
     }
 }
 
-/* ---- Transactions
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Transactions ---- */
 
 enum { BATCH = 6, FEATURES = 5, CLASSES = 3 };
 
@@ -314,8 +312,7 @@ static void test_discarded_values(void **state)
     }
 }
 
-/* ---- Looking at values on the way
- * ------------------------------------------------------------------------------------------- */
+/* ---- Looking at values on the way ---- */
 
 /* A step that fails takes nothing with it that was written before it, computed or not. */
 static void test_pending_before_failed_step(void **state)
@@ -386,9 +383,7 @@ static void test_eval_anywhere(void **state)
         }
 }
 
-/* ---- Replays
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Replays ---- */
 
 static void test_replay_allocates_nothing(void **state)
 {
@@ -466,9 +461,7 @@ static void test_peak(void **state)
     trainer_free(&t);
 }
 
-/* ---- Plans
- * ----------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Plans ---- */
 
 static void test_describe(void **state)
 {

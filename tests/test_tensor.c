@@ -6,8 +6,7 @@
 
 #define F32(...) kiln_of_f32(((float[]){__VA_ARGS__}), sizeof((float[]){__VA_ARGS__}) / sizeof(float))
 
-/* ---- Making and asking
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Making and asking ---- */
 
 static void test_new(void **state)
 {
@@ -109,8 +108,7 @@ static void test_no_dims_and_no_elements(void **state)
     }
 }
 
-/* ---- Reading, writing, views
- * ------------------------------------------------------------------------------------------------- */
+/* ---- Reading, writing, views ---- */
 
 static void test_sizes(void **state)
 {
@@ -194,8 +192,7 @@ static void test_moving(void **state)
     kiln_error_clear();
 }
 
-/* ---- What cannot be
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- What cannot be ---- */
 
 static void test_bad_making(void **state)
 {
@@ -383,8 +380,7 @@ static void test_first_error_stays(void **state)
         assert_true(kiln_code_name((kiln_code)code)[0] != 0);
 }
 
-/* ---- Nothing is leaked
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- Nothing is leaked ---- */
 
 /* Outside any scope a result is released by its caller; what an operation makes on its way is its own business. */
 static void test_temporaries_without_scope(void **state)

@@ -25,28 +25,22 @@ typedef struct kiln_device_info {
 
 /* "cpu", "cuda", "cuda:1", "opencl:0", "sim:1", "auto". KILN_NO_DEVICE and an error saying why when it is not there:
  * a device asked for by name is never replaced by another. */
-KILN_API
-kiln_device kiln_device_parse(const char *text);
+KILN_API kiln_device kiln_device_parse(const char *text);
 
 /* The best device present; never fails, since the CPU always is. */
-KILN_API
-kiln_device kiln_device_auto(void);
+KILN_API kiln_device kiln_device_auto(void);
 
 /* "cpu", "cuda:0"; "none" for KILN_NO_DEVICE. Valid until the thread has asked for a few more texts. */
-KILN_API
-const char *kiln_device_name(kiln_device device);
+KILN_API const char *kiln_device_name(kiln_device device);
 
 /* How many devices of a kind ("cuda", "sim") there are. When 0, `why` (which may be NULL) receives the reason. */
-KILN_API
-int kiln_device_count(const char *kind, char *why, size_t why_size);
+KILN_API int kiln_device_count(const char *kind, char *why, size_t why_size);
 
 /* Fills *info; false with an error if the device is not there. Does not open it. */
-KILN_API
-bool kiln_device_describe(kiln_device device, kiln_device_info *info);
+KILN_API bool kiln_device_describe(kiln_device device, kiln_device_info *info);
 
 /* Waits until the device has done everything given to it; false with the error of what failed on the way. */
-KILN_API
-bool kiln_device_wait(kiln_device device);
+KILN_API bool kiln_device_wait(kiln_device device);
 
 /* Bytes of one device's memory as Kiln uses it. */
 typedef struct kiln_memory_stats {
@@ -57,25 +51,19 @@ typedef struct kiln_memory_stats {
     uint64_t allocations; /* blocks asked of the device since the start */
 } kiln_memory_stats;
 
-KILN_API
-bool kiln_memory_get_stats(kiln_device device, kiln_memory_stats *stats);
-KILN_API
-bool kiln_memory_reset_peak(kiln_device device);
+KILN_API bool kiln_memory_get_stats(kiln_device device, kiln_memory_stats *stats);
+KILN_API bool kiln_memory_reset_peak(kiln_device device);
 
 /* At most `bytes` are taken from the device from now on (0: no limit). A step that needs more is refused before it
  * runs. */
-KILN_API
-bool kiln_memory_set_limit(kiln_device device, uint64_t bytes);
+KILN_API bool kiln_memory_set_limit(kiln_device device, uint64_t bytes);
 
 /* Gives cached memory back to the device. */
-KILN_API
-bool kiln_memory_trim(kiln_device device);
+KILN_API bool kiln_memory_trim(kiln_device device);
 
 /* Threads the CPU's kernels use. The results do not depend on it. */
-KILN_API
-int kiln_get_num_threads(void);
-KILN_API
-void kiln_set_num_threads(int threads);
+KILN_API int kiln_get_num_threads(void);
+KILN_API void kiln_set_num_threads(int threads);
 
 #ifdef __cplusplus
 }

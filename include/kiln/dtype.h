@@ -26,21 +26,17 @@ typedef enum kiln_dtype {
 } kiln_dtype;
 
 /* Bytes an element takes; 0 for a value that is no dtype. */
-KILN_API
-size_t kiln_dtype_size(kiln_dtype dtype);
+KILN_API size_t kiln_dtype_size(kiln_dtype dtype);
 
 /* "f32", "bf16", …; "?" for a value that is no dtype. The string is static. */
-KILN_API
-const char *kiln_dtype_name(kiln_dtype dtype);
+KILN_API const char *kiln_dtype_name(kiln_dtype dtype);
 
 /* True for f16, bf16, f32 and f64: the types that can carry gradients. */
-KILN_API
-bool kiln_dtype_is_float(kiln_dtype dtype);
+KILN_API bool kiln_dtype_is_float(kiln_dtype dtype);
 
 /* The type two tensors of one or more dimensions give together, by PyTorch's rules: the higher category wins
  * (bool < integer < float), then the wider type; f16 with bf16 gives f32. */
-KILN_API
-kiln_dtype kiln_dtype_promote(kiln_dtype a, kiln_dtype b);
+KILN_API kiln_dtype kiln_dtype_promote(kiln_dtype a, kiln_dtype b);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /* Errors. The library never prints, aborts or exits: a call that fails returns NULL or false and leaves one structured
- * error in its thread. The first error stays until it is cleared, so a chain of calls needs one check at its end; NULL
- * given to a call gives NULL back and adds no error of its own. */
+ * error in its thread. The first error stays until it is cleared, so a chain of calls needs one check at its end: NULL
+ * given to a call gives NULL back, and is an error of its own only where none explains it yet. */
 #ifndef KILN_ERROR_H
 #define KILN_ERROR_H
 
@@ -33,25 +33,20 @@ typedef struct kiln_error {
 } kiln_error;
 
 /* True while this thread has had no error since the last kiln_error_clear. */
-KILN_API
-bool kiln_ok(void);
+KILN_API bool kiln_ok(void);
 
 /* This thread's first error since the last clear; its code is KILN_OK when there is none. Never NULL. */
-KILN_API
-const kiln_error *kiln_last_error(void);
+KILN_API const kiln_error *kiln_last_error(void);
 
 /* Forgets this thread's error. */
-KILN_API
-void kiln_error_clear(void);
+KILN_API void kiln_error_clear(void);
 
 /* Writes the thread's error to `stream` as a person would read it; returns 0 when there is none, else 1 (fit to be an
  * exit status). */
-KILN_API
-int kiln_report(FILE *stream);
+KILN_API int kiln_report(FILE *stream);
 
 /* "out of memory", "shapes do not fit", …: static text for a code. */
-KILN_API
-const char *kiln_code_name(kiln_code code);
+KILN_API const char *kiln_code_name(kiln_code code);
 
 #ifdef __cplusplus
 }

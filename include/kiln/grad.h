@@ -8,32 +8,27 @@
 extern "C" {
 #endif
 
-/* Marks a tensor the gradient is wanted for (a parameter). Only float tensors that no operation made. Returns t. */
-KILN_API
-kiln_tensor *kiln_requires_grad(kiln_tensor *t, bool wanted);
-KILN_API
-bool kiln_needs_grad(const kiln_tensor *t); /* true also for what was computed from such tensors */
+/* Marks a tensor the gradient is wanted for (a parameter): a float tensor that was not computed from others that need
+ * one. Returns t, or NULL with an error. */
+KILN_API kiln_tensor *kiln_requires_grad(kiln_tensor *t, bool wanted);
+KILN_API bool kiln_needs_grad(const kiln_tensor *t); /* true also for what was computed from such tensors */
 
 /* The accumulated gradient, owned by t; NULL (no error) when there is none. */
-KILN_API
-kiln_tensor *kiln_grad_of(const kiln_tensor *t);
+KILN_API kiln_tensor *kiln_grad_of(const kiln_tensor *t);
 
 /* Forgets t's gradient, so that the next kiln_backward starts from nothing. */
-KILN_API
-void kiln_zero_grad_of(kiln_tensor *t);
+KILN_API void kiln_zero_grad_of(kiln_tensor *t);
 
 /* Adds d loss / d t to the gradient of every tensor that wants one. `loss` has one element. */
-KILN_API
-bool kiln_backward(kiln_tensor *loss);
+KILN_API bool kiln_backward(kiln_tensor *loss);
 
 /* The same for any output, weighted by `grad` (same shape; NULL means ones). */
-KILN_API
-bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad);
+KILN_API bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad);
 
 /* d output / d inputs[i], weighted by grad_output (NULL: ones), as fresh tensors in grads[i]; leaves .grad alone.
  * An input the output does not depend on gets zeros. The results can be differentiated again. */
-KILN_API
-bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const *inputs, int n, kiln_tensor **grads);
+KILN_API bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const *inputs, int n,
+                        kiln_tensor **grads);
 
 /* kiln_no_grad { … }: what is recorded inside needs no gradient. */
 #define kiln_no_grad KILN_NO_GRAD_AS_(KILN_LINE_NAME_(kiln_grad_, __LINE__))
@@ -43,27 +38,23 @@ bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const
 typedef struct kiln_grad_scope {
     bool saved, active;
 } kiln_grad_scope;
-KILN_API
-kiln_grad_scope kiln_grad_scope_enter(bool enabled);
-KILN_API
-void kiln_grad_scope_leave(kiln_grad_scope *scope);
+KILN_API kiln_grad_scope kiln_grad_scope_enter(bool enabled);
+KILN_API void kiln_grad_scope_leave(kiln_grad_scope *scope);
 
 /* The same value, cut off from what it was computed from. */
-KILN_API
-kiln_tensor *kiln_detach(kiln_tensor *t);
+KILN_API kiln_tensor *kiln_detach(kiln_tensor *t);
 
 /* Called with each gradient that reaches t during kiln_backward; what it returns (NULL: unchanged) goes on instead.
  * One hook a tensor; a second call replaces it, NULL removes it. */
 typedef kiln_tensor *(*kiln_hook)(kiln_tensor *grad, void *context);
-KILN_API
-bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context);
+KILN_API bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context);
 
 /* Compares the gradient of sum(f(inputs)·random weights) with central differences, in f64. `f` gets the n inputs (f64,
  * marked) and returns one tensor. On success true; otherwise false and an error that names input, element, both values.
  * With `second`, the gradient's own gradient is checked as well. eps 0 and tol 0 take defaults (1e-6, 1e-4). */
 typedef kiln_tensor *(*kiln_function)(kiln_tensor **inputs, void *context);
-KILN_API
-bool kiln_gradcheck(kiln_function f, void *context, kiln_tensor **inputs, int n, bool second, double eps, double tol);
+KILN_API bool kiln_gradcheck(kiln_function f, void *context, kiln_tensor **inputs, int n, bool second, double eps,
+                             double tol);
 
 #ifdef __cplusplus
 }

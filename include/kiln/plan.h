@@ -10,8 +10,7 @@ extern "C" {
 
 /* Plans what this thread has recorded and not run yet, and describes it: kernels, fused groups, memory by role, peak,
  * FLOP and bytes. The text is freed with kiln_string_free; NULL with an error. Nothing runs. */
-KILN_API
-char *kiln_plan_describe(void);
+KILN_API char *kiln_plan_describe(void);
 
 /* Figures of the plan that ran last in this thread. */
 typedef struct kiln_plan_info {
@@ -22,17 +21,14 @@ typedef struct kiln_plan_info {
     int64_t flops, bytes;   /* arithmetic, and memory moved by the kernels */
     bool replayed;          /* found in the cache */
 } kiln_plan_info;
-KILN_API
-bool kiln_plan_last(kiln_plan_info *info);
+KILN_API bool kiln_plan_last(kiln_plan_info *info);
 
 /* How many plans this process keeps at most (256 at first), and counters. */
 typedef struct kiln_plan_cache {
     int64_t plans, capacity, hits, misses;
 } kiln_plan_cache;
-KILN_API
-kiln_plan_cache kiln_plan_cache_stats(void);
-KILN_API
-void kiln_plan_cache_set_capacity(int64_t plans);
+KILN_API kiln_plan_cache kiln_plan_cache_stats(void);
+KILN_API void kiln_plan_cache_set_capacity(int64_t plans);
 
 #ifdef __cplusplus
 }

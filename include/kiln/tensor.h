@@ -21,10 +21,8 @@ typedef struct kiln_scope_mark {
     int32_t depth; /* 0 once the scope has ended */
     bool step;
 } kiln_scope_mark;
-KILN_API
-kiln_scope_mark kiln_scope_enter(bool step);
-KILN_API
-void kiln_scope_leave(kiln_scope_mark *mark); /* leaving twice is harmless */
+KILN_API kiln_scope_mark kiln_scope_enter(bool step);
+KILN_API void kiln_scope_leave(kiln_scope_mark *mark); /* leaving twice is harmless */
 
 /* kiln_scope { … }: tensors made inside are released at its end. */
 #define kiln_scope KILN_SCOPE_(false)
@@ -44,25 +42,22 @@ void kiln_scope_leave(kiln_scope_mark *mark); /* leaving twice is harmless */
 #define KILN_LINE_NAME2_(prefix, line) prefix##line
 
 /* Takes the tensor out of its scope: it lives until kiln_release. Returns it. */
-KILN_API
-kiln_tensor *kiln_keep(kiln_tensor *t);
+KILN_API kiln_tensor *kiln_keep(kiln_tensor *t);
 
 /* Gives up a tensor that no scope owns (or gives one up early). NULL is fine. */
-KILN_API
-void kiln_release(kiln_tensor *t);
+KILN_API void kiln_release(kiln_tensor *t);
 
-/* ---- Making tensors from data --------------------------------------------------------------------------------- */
+/* ---- Making tensors from data ---- */
 
 /* A tensor of `ndim` dimensions on `device`, filled from `data` (row-major, copied at once). NULL data: zeros. */
-KILN_API
-kiln_tensor *kiln_tensor_new(const void *data, kiln_dtype dtype, int ndim, const int64_t *shape, kiln_device device);
+KILN_API kiln_tensor *kiln_tensor_new(const void *data, kiln_dtype dtype, int ndim, const int64_t *shape,
+                                      kiln_device device);
 
 /* kiln_of_f32(((float[]){1, 2, 3, 4}), 2, 2): a [2, 2] tensor on the default device from a C array. */
 #define kiln_of_f32(data, ...) kiln_of_((data), KILN_F32, sizeof(data) / sizeof *(data), KILN_SHAPE(__VA_ARGS__))
 #define kiln_of_f64(data, ...) kiln_of_((data), KILN_F64, sizeof(data) / sizeof *(data), KILN_SHAPE(__VA_ARGS__))
 #define kiln_of_i64(data, ...) kiln_of_((data), KILN_I64, sizeof(data) / sizeof *(data), KILN_SHAPE(__VA_ARGS__))
-KILN_API
-kiln_tensor *kiln_of_(const void *data, kiln_dtype dtype, size_t count, int ndim, const int64_t *shape);
+KILN_API kiln_tensor *kiln_of_(const void *data, kiln_dtype dtype, size_t count, int ndim, const int64_t *shape);
 
 /* KILN_SHAPE(2, 3) stands for the two arguments "number of dimensions, array of sizes"; KILN_DIMS(0, 1) likewise. */
 #define KILN_SHAPE(...)                                                                                                \
@@ -72,71 +67,50 @@ kiln_tensor *kiln_of_(const void *data, kiln_dtype dtype, size_t count, int ndim
     }
 #define KILN_DIMS KILN_SHAPE
 
-/* ---- Asking ----------------------------------------------------------------------------------------------------- */
+/* ---- Asking ---- */
 
-KILN_API
-kiln_dtype kiln_dtype_of(const kiln_tensor *t); /* KILN_DTYPES for NULL */
-KILN_API
-kiln_device kiln_device_of(const kiln_tensor *t); /* KILN_NO_DEVICE for NULL */
-KILN_API
-int kiln_ndim(const kiln_tensor *t); /* -1 for NULL */
-KILN_API
-int64_t kiln_size(const kiln_tensor *t, int dim); /* dim < 0 counts from the end; -1 with an error if bad */
-KILN_API
-int64_t kiln_numel(const kiln_tensor *t); /* -1 for NULL */
-KILN_API
-const int64_t *kiln_shape(const kiln_tensor *t); /* valid while t lives; NULL for NULL */
-KILN_API
-const int64_t *kiln_strides(const kiln_tensor *t);
-KILN_API
-bool kiln_is_contiguous(const kiln_tensor *t);
+KILN_API kiln_dtype kiln_dtype_of(const kiln_tensor *t);   /* KILN_DTYPES for NULL */
+KILN_API kiln_device kiln_device_of(const kiln_tensor *t); /* KILN_NO_DEVICE for NULL */
+KILN_API int kiln_ndim(const kiln_tensor *t);              /* -1 for NULL */
+KILN_API int64_t kiln_size(const kiln_tensor *t, int dim); /* dim < 0 counts from the end; -1 with an error if bad */
+KILN_API int64_t kiln_numel(const kiln_tensor *t);         /* -1 for NULL */
+KILN_API const int64_t *kiln_shape(const kiln_tensor *t);  /* valid while t lives; NULL for NULL */
+KILN_API const int64_t *kiln_strides(const kiln_tensor *t);
+KILN_API bool kiln_is_contiguous(const kiln_tensor *t);
 
 /* A name used in error messages and descriptions ("net.0.weight"). The text is copied. */
-KILN_API
-kiln_tensor *kiln_set_name(kiln_tensor *t, const char *name);
-KILN_API
-const char *kiln_get_name(const kiln_tensor *t); /* "" when it has none */
+KILN_API kiln_tensor *kiln_set_name(kiln_tensor *t, const char *name);
+KILN_API const char *kiln_get_name(const kiln_tensor *t); /* "" when it has none */
 
-/* ---- Reading: these compute what is pending ---------------------------------------------------------------------- */
+/* ---- Reading: these compute what is pending ---- */
 
 /* Copies all elements, row-major, in the tensor's dtype, to `out` of `bytes` bytes (which must be exactly enough). */
-KILN_API
-bool kiln_read(kiln_tensor *t, void *out, size_t bytes);
+KILN_API bool kiln_read(kiln_tensor *t, void *out, size_t bytes);
 
 /* Overwrites the tensor's elements from `data` (row-major, its dtype, exactly `bytes`). */
-KILN_API
-bool kiln_write(kiln_tensor *t, const void *data, size_t bytes);
+KILN_API bool kiln_write(kiln_tensor *t, const void *data, size_t bytes);
 
 /* The value of a tensor with one element; NaN (or 0) with an error otherwise. */
-KILN_API
-double kiln_item(kiln_tensor *t);
-KILN_API
-int64_t kiln_item_i64(kiln_tensor *t);
+KILN_API double kiln_item(kiln_tensor *t);
+KILN_API int64_t kiln_item_i64(kiln_tensor *t);
 
 /* Computes everything recorded in this thread so far. False with an error if it could not run; what was pending is then
  * discarded. */
-KILN_API
-bool kiln_eval(void);
+KILN_API bool kiln_eval(void);
 
 /* Text as PyTorch prints a tensor, in a fresh string to be freed with kiln_string_free; NULL with an error. */
-KILN_API
-char *kiln_to_string(kiln_tensor *t);
-KILN_API
-void kiln_string_free(char *text);
-KILN_API
-bool kiln_print(kiln_tensor *t, FILE *stream);
+KILN_API char *kiln_to_string(kiln_tensor *t);
+KILN_API void kiln_string_free(char *text);
+KILN_API bool kiln_print(kiln_tensor *t, FILE *stream);
 
-/* ---- Placement ------------------------------------------------------------------------------------------------ */
+/* ---- Placement ---- */
 
 /* The same values on another device (the tensor itself when it is there already). Gradients flow back through it. */
-KILN_API
-kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device);
+KILN_API kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device);
 
 /* Where tensors are made when no device is given; per thread, KILN_CPU at first. */
-KILN_API
-kiln_device kiln_default_device(void);
-KILN_API
-bool kiln_set_default_device(kiln_device device);
+KILN_API kiln_device kiln_default_device(void);
+KILN_API bool kiln_set_default_device(kiln_device device);
 
 /* kiln_on_device(dev) { … }: the default device inside the braces; restored also on break and return. */
 #define kiln_on_device(device) KILN_ON_DEVICE_AS_(device, KILN_LINE_NAME_(kiln_device_, __LINE__))
@@ -147,10 +121,8 @@ typedef struct kiln_device_scope {
     kiln_device saved;
     bool active;
 } kiln_device_scope;
-KILN_API
-kiln_device_scope kiln_device_scope_enter(kiln_device device);
-KILN_API
-void kiln_device_scope_leave(kiln_device_scope *scope);
+KILN_API kiln_device_scope kiln_device_scope_enter(kiln_device device);
+KILN_API void kiln_device_scope_leave(kiln_device_scope *scope);
 
 #ifdef __cplusplus
 }

@@ -66,7 +66,7 @@ void kiln_threads_set(int threads)
     atomic_store_explicit(&thread_count, clamp(threads), memory_order_relaxed);
 }
 
-/* ---- The pool ---------------------------------------------------------------------------------------------------- */
+/* ---- The pool ---- */
 
 typedef void body_fn(void *context, int64_t task, int worker);
 

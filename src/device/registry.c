@@ -26,8 +26,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kind kinds[KINDS] = {
     {.name = "cpu", .table = &kiln_cpu_table, .looked = true}, {.name = "cuda"}, {.name = "opencl"}, {.name = "sim"}};
 
-/* ---- Finding plugins
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Finding plugins ---- */
 
 /* The folder this library was loaded from. */
 static void own_folder(char *path, size_t size)
@@ -105,8 +104,7 @@ static int count_devices(kind *k, char *why, size_t size)
     return n > MAX_INDEX ? MAX_INDEX : n;
 }
 
-/* ---- Public
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Public ---- */
 
 int kiln_device_count(const char *name, char *why, size_t size)
 {
@@ -229,8 +227,7 @@ void kiln_set_num_threads(int threads)
     kiln_threads_set(threads);
 }
 
-/* ---- The default device
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- The default device ---- */
 
 kiln_device kiln_default_device(void)
 {

@@ -14,7 +14,7 @@
     const kiln_op kiln_op_##row = {KILN_PW_OP(row, 2), .dtypes = KILN_T_FLOATS, .grad = row##_rule,                    \
                                    .cases = KILN_PW_CASES2("x", "x")};
 
-/* ---- Made of straight lines ------------------------------------------------------------------------------------- */
+/* ---- Made of straight lines ---- */
 
 KILN_PW_FUNCTION1(relu)
 KILN_PW_GRAD1(relu, KILN_OP(relu_grad, KILN_IN(y, gy), KILN_NO_ATTRS))
@@ -61,7 +61,7 @@ RECORD(hardswish, NONE)
 KILN_PW_GRAD1(softsign, kiln_div(gy, kiln_square(kiln_add_scalar(kiln_abs(x), 1))))
 RECORD(softsign, NONE)
 
-/* ---- The exponential family: below 0 the slope is the result plus a constant ------------------------------------ */
+/* ---- The exponential family: below 0 the slope is the result plus a constant ---- */
 
 kiln_tensor *kiln_elu(kiln_tensor *x, double alpha)
 {
@@ -83,7 +83,7 @@ KILN_PW_GRAD1(celu, kiln_where(kiln_gt_scalar(x, 0), gy, kiln_mul(gy, kiln_add_s
 const kiln_op kiln_op_celu = {KILN_PW_OP(celu, 1), .attrs = "| alpha", .dtypes = KILN_T_FLOATS, .grad = celu_rule,
                               .cases = KILN_PW_CASES1S("1.3")};
 
-/* ---- Sigmoid and what is made of it ----------------------------------------------------------------------------- */
+/* ---- Sigmoid and what is made of it ---- */
 
 KILN_PW_GRAD1(sigmoid, KILN_OP(sigmoid_grad, KILN_IN(y, gy), KILN_NO_ATTRS))
 RECORD(sigmoid, NONE)
@@ -136,9 +136,7 @@ static bool mish_rule(kiln_grad_call *g)
 }
 RECORD(mish, NONE)
 
-/* ---- gelu
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- gelu ---- */
 
 KILN_PW_GRAD1(gelu, KILN_OP(gelu_grad, KILN_IN(x, gy), KILN_NO_ATTRS))
 RECORD(gelu, NONE)

@@ -29,7 +29,7 @@ static bool make_attrs(const char *op, kiln_attrs *a, kiln_dtype dtype, int ndim
     return true;
 }
 
-/* ---- full ------------------------------------------------------------------------------------------------------- */
+/* ---- full ---- */
 
 static bool infer_full(kiln_call *c)
 {
@@ -93,7 +93,7 @@ kiln_tensor *kiln_ones_like(kiln_tensor *x)
     return kiln_full_like(x, 1);
 }
 
-/* ---- iota, arange ----------------------------------------------------------------------------------------------- */
+/* ---- iota, arange ---- */
 
 static bool infer_iota(kiln_call *c)
 {
@@ -154,7 +154,7 @@ kiln_tensor *kiln_arange(double start, double end, double step, kiln_dtype dtype
     return whole ? make_iota(dtype, n, trunc(start), trunc(step)) : make_iota(dtype, n, start, step);
 }
 
-/* ---- linspace, eye ---------------------------------------------------------------------------------------------- */
+/* ---- linspace, eye ---- */
 
 static bool infer_linspace(kiln_call *c)
 {

@@ -37,7 +37,7 @@ static bool refuse(const equation *e, const char *what)
     return kiln_fail(KILN_E_ARGUMENT, e->call->op->name, "\"%s\": %s", e->text, what);
 }
 
-/* ---- Reading --------------------------------------------------------------------------------------------------- */
+/* ---- Reading ---- */
 
 /* One operand's labels, text[0 … length-1]; an ellipsis stands for the dims that have none. */
 static bool read_operand(equation *e, const char *text, int length)
@@ -177,7 +177,7 @@ static bool einsum_infer(kiln_call *c)
     return true;
 }
 
-/* ---- Computing ------------------------------------------------------------------------------------------------- */
+/* ---- Computing ---- */
 
 static int find(const term *t, uint8_t label)
 {

@@ -30,7 +30,7 @@ static bool check_fits(const kiln_call *c, int64_t *dim)
     return true;
 }
 
-/* ---- gather ----------------------------------------------------------------------------------------------------- */
+/* ---- gather ---- */
 
 static bool infer_gather(kiln_call *c)
 {
@@ -68,7 +68,7 @@ kiln_tensor *kiln_gather(kiln_tensor *x, int dim, kiln_tensor *index)
     return KILN_OP(gather, KILN_IN(x, as_index(index)), KILN_I(dim));
 }
 
-/* ---- scatter, scatter_add --------------------------------------------------------------------------------------- */
+/* ---- scatter, scatter_add ---- */
 
 static bool infer_scatter(kiln_call *c)
 {
@@ -184,7 +184,7 @@ kiln_tensor *kiln_scatter_add(kiln_tensor *x, int dim, kiln_tensor *index, kiln_
     return KILN_OP(scatter_add, KILN_IN(x, as_index(index), src), KILN_I(dim));
 }
 
-/* ---- index_select, index_add ------------------------------------------------------------------------------------ */
+/* ---- index_select, index_add ---- */
 
 static bool check_list(const kiln_call *c)
 {
@@ -277,7 +277,7 @@ kiln_tensor *kiln_index_add(kiln_tensor *x, int dim, kiln_tensor *index, kiln_te
     return KILN_OP(index_add, KILN_IN(x, as_index(index), src), KILN_I(dim));
 }
 
-/* ---- as_strided_add --------------------------------------------------------------------------------------------- */
+/* ---- as_strided_add ---- */
 
 /* Zeros of the shape in the integers, with each element of g added at offset + Σ index·stride: what as_strided views
  * do, turned round. Integers: ndim, sizes, a stride for each dim of g, offset. */
@@ -324,7 +324,7 @@ const kiln_op kiln_op_as_strided_add = {
                    "x[0] | 2 0 3 1 0", "x[2,3] | 1 5 0 1 1", "x[3] | 1 6 -2 5", "x[40,30,5] | 2 40 40 40 1 2 2", NULL},
 };
 
-/* ---- one_hot ---------------------------------------------------------------------------------------------------- */
+/* ---- one_hot ---- */
 
 static bool infer_one_hot(kiln_call *c)
 {

@@ -4,7 +4,7 @@
 #include "ops/pick.h"
 #include "ops/widen.h"
 
-/* ---- cross_entropy, nll_loss ----------------------------------------------------------------------------------- */
+/* ---- cross_entropy, nll_loss ---- */
 
 static int class_dim(const kiln_tensor *x)
 {
@@ -207,7 +207,7 @@ kiln_tensor *kiln_cross_entropy_(kiln_tensor *x, kiln_tensor *target, kiln_cross
     return KILN_OP(cross_entropy, KILN_IN(x, target, o.weight), &a);
 }
 
-/* ---- Losses of pairs: x and target element by element ---------------------------------------------------------- */
+/* ---- Losses of pairs: x and target element by element ---- */
 
 static kiln_tensor *reduce_loss(kiln_tensor *each, int64_t reduction)
 {

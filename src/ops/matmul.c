@@ -1,7 +1,7 @@
 /* Products: matmul is a node for operands of two and more dims; everything else is written with it. */
 #include "ops/op.h"
 
-/* ---- matmul ---------------------------------------------------------------------------------------------------- */
+/* ---- matmul ---- */
 
 /* a [..., m, k] · b [..., k, n]; a 1-d operand stands for a row on the left, a column on the right. */
 static bool inner_sizes_fit(const char *op, const kiln_tensor *a, const kiln_tensor *b)
@@ -121,7 +121,7 @@ kiln_tensor *kiln_matmul(kiln_tensor *a, kiln_tensor *b)
     return KILN_OP(matmul, KILN_IN(a, b), KILN_NO_ATTRS);
 }
 
-/* ---- linear ---------------------------------------------------------------------------------------------------- */
+/* ---- linear ---- */
 
 static bool linear_infer(kiln_call *c)
 {
@@ -172,7 +172,7 @@ kiln_tensor *kiln_linear(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias)
     return KILN_OP(linear, KILN_IN(x, weight, bias), KILN_NO_ATTRS);
 }
 
-/* ---- outer, dot ------------------------------------------------------------------------------------------------ */
+/* ---- outer, dot ---- */
 
 static bool outer_infer(kiln_call *c)
 {

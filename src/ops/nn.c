@@ -2,7 +2,7 @@
 #include <math.h>
 #include "ops/op.h"
 
-/* ---- dropout --------------------------------------------------------------------------------------------------- */
+/* ---- dropout ---- */
 
 static bool dropout_infer(kiln_call *c)
 {
@@ -45,7 +45,7 @@ kiln_tensor *kiln_dropout(kiln_tensor *x, double p, bool training)
     return KILN_OP(dropout, KILN_IN(x), KILN_F(p));
 }
 
-/* ---- embedding ------------------------------------------------------------------------------------------------- */
+/* ---- embedding ---- */
 
 /* weight [rows, ...], indices of any shape -> indices' shape + [...] */
 static bool embedding_infer(kiln_call *c)
@@ -102,7 +102,7 @@ kiln_tensor *kiln_embedding(kiln_tensor *weight, kiln_tensor *indices, int64_t p
     return KILN_OP(embedding, KILN_IN(weight, indices), KILN_I(padding_idx));
 }
 
-/* ---- scaled_dot_product_attention ------------------------------------------------------------------------------ */
+/* ---- scaled_dot_product_attention ---- */
 
 enum { CAUSAL, DROPOUT };  /* integers */
 enum { SCALE, DROPOUT_P }; /* floats */

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "ops/widen.h"
 
-/* ---- softmax, log_softmax -------------------------------------------------------------------------------------- */
+/* ---- softmax, log_softmax ---- */
 
 static bool softmax_infer(kiln_call *c)
 {
@@ -109,7 +109,7 @@ kiln_tensor *kiln_log_softmax(kiln_tensor *x, int dim)
     return KILN_OP(log_softmax, KILN_IN(x), KILN_I(dim));
 }
 
-/* ---- normalize_rows -------------------------------------------------------------------------------------------- */
+/* ---- normalize_rows ---- */
 
 /* A row is the last n dims: y = (x - mean)·rstd with rstd = 1 / sqrt(biased variance + eps). Outputs y, mean, rstd; the
  * last two have one element a row. */
@@ -227,7 +227,7 @@ static kiln_tensor *scale_and_shift(kiln_tensor *y, kiln_tensor *weight, kiln_te
     return y;
 }
 
-/* ---- layer_norm, rms_norm -------------------------------------------------------------------------------------- */
+/* ---- layer_norm, rms_norm ---- */
 
 /* The integers are the normalised shape: x ends with it, and weight and bias have it. */
 static bool row_norm_infer(kiln_call *c)
@@ -319,7 +319,7 @@ kiln_tensor *kiln_rms_norm(kiln_tensor *x, int n, const int64_t *normalized_shap
     return KILN_OP(rms_norm, KILN_IN(x, weight), &a);
 }
 
-/* ---- group_norm, batch_norm ------------------------------------------------------------------------------------ */
+/* ---- group_norm, batch_norm ---- */
 
 /* Operands from 1 on have one element a channel. */
 static bool check_channels(const kiln_call *c)

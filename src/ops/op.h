@@ -107,11 +107,17 @@ struct kiln_op {
     /* The gradient; NULL for operations that have none (their outputs then never need one). */
     bool (*grad)(kiln_grad_call *g);
 
-    /* Test cases, NULL-terminated, each "operands | integers | floats":
-     *   x[2,3] a tensor of the dtype under test, drawn from lo … hi   d[2,3] the same with all elements distinct
-     *   i5[2,3] i64 indices below 5   b[2,3] booleans   q[2,3] positive, last dim sums to 1   f[2,3] always the float
-     * dtype z[2,3] an i64 number under test as is: n3,1,2[3] lists its elements   - an absent operand The test driver
-     * multiplies them by dtypes and memory layouts, and checks forward, gradients, errors. */
+    /* Test cases, NULL-terminated, each "operands | integers | floats". Operands:
+     *   x[2,3]  a tensor of the dtype under test, drawn from lo … hi
+     *   d[2,3]  the same with all elements distinct
+     *   p[2,3]  the same, positive: 0.5 … 2
+     *   i5[2,3] i64 indices below 5
+     *   n3,1,2[3]  i64 numbers as listed
+     *   b[2,3]  booleans
+     *   f[2,3]  of the float dtype, whatever is tested
+     *   q[2,3]  of the float dtype, positive, the last dim sums to 1
+     *   -       an absent operand
+     * The test driver multiplies them by dtypes and memory layouts, and checks forward, gradients, errors. */
     const char *const *cases;
 };
 
@@ -159,8 +165,7 @@ kiln_tensor *kiln_op_create(const kiln_op *op, const kiln_attrs *attrs, kiln_dev
 #define KILN_OP(name, in_and_count, attrs) kiln_op_one(&kiln_op_##name, in_and_count, attrs)
 #define KILN_CASES                         (const char *const[])
 
-/* ---- Checks that rules share. Each raises an error in c->op's name and returns false when it does not hold. --------
- */
+/* ---- Checks that rules share. Each raises an error in c->op's name and returns false when it does not hold. ---- */
 
 /* Wraps a negative dim (of a tensor with ndim dims; a 0-dim tensor accepts 0 and -1) in place. */
 bool kiln_check_dim(const kiln_call *c, int64_t *dim, int ndim);

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* ---- The rows and the records ----------------------------------------------------------------------------------- */
+/* ---- The rows and the records ---- */
 
 enum {
     F = 1 << KILN_PW_F32 | 1 << KILN_PW_F64,
@@ -45,7 +45,7 @@ const kiln_op *const kiln_ops_pointwise[] = {
 #include "ops/pointwise.def"
     NULL};
 
-/* ---- Shapes ----------------------------------------------------------------------------------------------------- */
+/* ---- Shapes ---- */
 
 /* Two shapes that do not broadcast: says where, counted from the last dim as broadcasting does. */
 static bool fail_broadcast(const kiln_call *c, int an, const int64_t *a, const kiln_tensor *b)
@@ -88,7 +88,7 @@ bool kiln_pw_infer(kiln_call *c)
     return true;
 }
 
-/* ---- Types ------------------------------------------------------------------------------------------------------- */
+/* ---- Types ---- */
 
 static int category(kiln_dtype dtype)
 {
@@ -148,7 +148,7 @@ kiln_tensor *kiln_pw_call_scalar(const kiln_op *op, kiln_tensor *x, double s)
     return kiln_pw_call_as(op, computed_in(op, kiln_pw_promote_scalar(x, s)), KILN_IN(x), KILN_F(s));
 }
 
-/* ---- Gradients -------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ---- */
 
 bool kiln_pw_zero_grad(kiln_grad_call *g)
 {

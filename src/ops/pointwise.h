@@ -109,7 +109,7 @@ bool kiln_pw_zero_grad(kiln_grad_call *g);
 /* The rule of op(x, g) that is linear in g and, in x, constant almost everywhere: relu_grad and its like. */
 bool kiln_pw_gate_grad(kiln_grad_call *g);
 
-/* ---- How the records are written --------------------------------------------------------------------------------- */
+/* ---- How the records are written ---- */
 
 /* The public function of an operation of one or two operands without attributes. */
 #define KILN_PW_FUNCTION1(name)                                                                                        \

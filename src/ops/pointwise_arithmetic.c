@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* ---- Two operands ----------------------------------------------------------------------------------------------- */
+/* ---- Two operands ---- */
 
 static bool both_bool(const kiln_tensor *a, const kiln_tensor *b)
 {
@@ -111,7 +111,7 @@ KILN_PW_GRAD2(minimum, share(gy, kiln_eq(a, b), kiln_gt(a, b)), share(gy, kiln_e
 const kiln_op kiln_op_minimum = {KILN_PW_OP(minimum, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_ALL,
                                  .grad = minimum_rule, .cases = KILN_PW_CASES2("x", "x")};
 
-/* ---- An operand and a number ------------------------------------------------------------------------------------ */
+/* ---- An operand and a number ---- */
 
 kiln_tensor *kiln_add_scalar(kiln_tensor *a, double s)
 {
@@ -213,7 +213,7 @@ KILN_PW_GRAD1(remainder_scalar, gy)
 const kiln_op kiln_op_remainder_scalar = {KILN_PW_OP(remainder_scalar, 1), .attrs = "| s", .dtypes = KILN_T_NUMBERS,
                                           .grad = remainder_scalar_rule, .cases = KILN_PW_CASES1S("3")};
 
-/* ---- Two or three operands and a number ------------------------------------------------------------------------- */
+/* ---- Two or three operands and a number ---- */
 
 kiln_tensor *kiln_lerp(kiln_tensor *a, kiln_tensor *b, double weight)
 {

@@ -2,7 +2,7 @@
 #include "core/half.h"
 #include "ops/pointwise.h"
 
-/* ---- Comparison ------------------------------------------------------------------------------------------------- */
+/* ---- Comparison ---- */
 
 /* A number as a tensor of `dtype` would hold it: 0.1 equals the f16 nearest to it. */
 static double as_held(double s, kiln_dtype dtype)
@@ -42,7 +42,7 @@ PROPERTY(isnan, kiln_ne)
 PROPERTY(isinf, kiln_ne)
 PROPERTY(isfinite, kiln_eq)
 
-/* ---- Logic ------------------------------------------------------------------------------------------------------ */
+/* ---- Logic ---- */
 
 #define LOGIC(row, takes)                                                                                              \
     KILN_PW_FUNCTION2(row)                                                                                             \
@@ -65,7 +65,7 @@ kiln_tensor *kiln_bitwise_not(kiln_tensor *x)
 }
 const kiln_op kiln_op_bitwise_not = {KILN_PW_OP(bitwise_not, 1), .dtypes = KILN_T_INTS, .cases = KILN_PW_CASES1};
 
-/* ---- Choosing --------------------------------------------------------------------------------------------------- */
+/* ---- Choosing ---- */
 
 /* A condition as bool. PyTorch still takes u8, from before it had bool; other types are left to the shape rule. */
 static kiln_tensor *condition_of(kiln_tensor *t)
@@ -110,7 +110,7 @@ const kiln_op kiln_op_masked_fill = {
     .cases = KILN_CASES{"b[2,3] x[2,3] | | 7", "b[3] x[2,3] | | 0", "b[2,3] x[] | | 1", "b[] x[4] | | 3",
                         "b[0,3] x[3] | | 1", "b[7,33] x[7,33] | | -1", NULL}};
 
-/* ---- Casts ------------------------------------------------------------------------------------------------------ */
+/* ---- Casts ---- */
 
 kiln_tensor *kiln_cast(kiln_tensor *x, kiln_dtype dtype)
 {

@@ -9,7 +9,7 @@
         KILN_PW_OP(row, 1), .autocast = KILN_CAST_##cast, .dtypes = KILN_T_##takes, .lo = low,                         \
         .hi = high,         .grad = row##_rule,           .cases = KILN_PW_CASES1};
 
-/* ---- Signs and powers ------------------------------------------------------------------------------------------- */
+/* ---- Signs and powers ---- */
 
 KILN_PW_GRAD1(neg, kiln_neg(gy))
 RECORD(neg, NUMBERS, NONE, 0, 0)
@@ -32,7 +32,7 @@ RECORD(rsqrt, FLOATS, FLOAT, 0.1, 3)
 KILN_PW_GRAD1(reciprocal, kiln_neg(kiln_mul(gy, kiln_square(y))))
 RECORD(reciprocal, FLOATS, FLOAT, 0.5, 2)
 
-/* ---- Exponentials and logarithms -------------------------------------------------------------------------------- */
+/* ---- Exponentials and logarithms ---- */
 
 KILN_PW_GRAD1(exp, kiln_mul(gy, y))
 RECORD(exp, FLOATS, FLOAT, 0, 0)
@@ -55,7 +55,7 @@ RECORD(log10, FLOATS, FLOAT, 0.1, 3)
 KILN_PW_GRAD1(log1p, kiln_div(gy, kiln_add_scalar(x, 1)))
 RECORD(log1p, FLOATS, FLOAT, -0.5, 3)
 
-/* ---- Circular and hyperbolic functions -------------------------------------------------------------------------- */
+/* ---- Circular and hyperbolic functions ---- */
 
 KILN_PW_GRAD1(sin, kiln_mul(gy, kiln_cos(x)))
 RECORD(sin, FLOATS, NONE, 0, 0)
@@ -109,7 +109,7 @@ RECORD(erf, FLOATS, FLOAT, 0, 0)
 KILN_PW_GRAD1(erfc, erf_slope(x, gy, -1))
 RECORD(erfc, FLOATS, FLOAT, 0, 0)
 
-/* ---- Rounding --------------------------------------------------------------------------------------------------- */
+/* ---- Rounding ---- */
 
 #define floor_rule kiln_pw_zero_grad
 RECORD(floor, NUMBERS, NONE, 0, 0)
@@ -126,7 +126,7 @@ RECORD(trunc, NUMBERS, NONE, 0, 0)
 KILN_PW_GRAD1(frac, gy)
 RECORD(frac, FLOATS, NONE, 0, 0)
 
-/* ---- Bounds ----------------------------------------------------------------------------------------------------- */
+/* ---- Bounds ---- */
 
 /* Integers stay so between whole or infinite bounds. */
 kiln_tensor *kiln_pw_bounded(const kiln_op *op, kiln_tensor *x, double min, double max)

@@ -31,7 +31,7 @@ void kiln_random_take(int64_t n, double *seed_and_offset)
     state.offset = next < 0x1p53 ? next : 0;
 }
 
-/* ---- The two nodes ---------------------------------------------------------------------------------------------- */
+/* ---- The two nodes ---- */
 
 static bool infer_random(kiln_call *c)
 {
@@ -99,7 +99,7 @@ const kiln_op kiln_op_random_normal = {
     .cases = RANDOM_CASES,
 };
 
-/* ---- What users call -------------------------------------------------------------------------------------------- */
+/* ---- What users call ---- */
 
 static kiln_tensor *draw(const kiln_op *op, const char *name, int ndim, const int64_t *shape, kiln_dtype dtype,
                          kiln_device device)

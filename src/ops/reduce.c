@@ -5,7 +5,7 @@
 #include "ops/helpers.h"
 #include "ops/widen.h"
 
-/* ---- Shapes ---------------------------------------------------------------------------------------------------- */
+/* ---- Shapes ---- */
 
 /* Normalises the dims that stand in the integers from `first` on (none given: all) and describes the output. */
 static bool reduce_rule(kiln_call *c, int first, kiln_dtype dtype)
@@ -96,7 +96,7 @@ static kiln_tensor *reduce_over(const kiln_op *op, kiln_tensor *x, const kiln_at
     return kiln_op_one(op, KILN_IN(x), &own);
 }
 
-/* ---- Gradients of the nodes ------------------------------------------------------------------------------------ */
+/* ---- Gradients of the nodes ---- */
 
 static bool sum_grad(kiln_grad_call *g)
 {
@@ -155,7 +155,7 @@ static bool prod_grad(kiln_grad_call *g)
     return g->gin[0] != NULL;
 }
 
-/* ---- Nodes ----------------------------------------------------------------------------------------------------- */
+/* ---- Nodes ---- */
 
 static const char *const reduce_cases[] = {
     "x[5]",
@@ -201,7 +201,7 @@ NODE(amin, SUMMED, KILN_CAST_NONE, infer_extreme, extreme_grad, extreme_cases);
 NODE(any, KILN_T_BOOL, KILN_CAST_NONE, infer_same, NULL, logic_cases);
 NODE(all, KILN_T_BOOL, KILN_CAST_NONE, infer_same, NULL, logic_cases);
 
-/* ---- Compositions ---------------------------------------------------------------------------------------------- */
+/* ---- Compositions ---- */
 
 /* x and the result are wide here: half precision could not hold the sum. */
 static kiln_tensor *wide_mean(kiln_tensor *x, const kiln_attrs *a, int first, bool keepdim)
@@ -377,7 +377,7 @@ const kiln_op kiln_op_norm = {
                         "d[2,3] | 6 0 1 | -1", NULL},
 };
 
-/* ---- Wrappers -------------------------------------------------------------------------------------------------- */
+/* ---- Wrappers ---- */
 
 /* `a` holds the integers before keepdim, and the floats. */
 static kiln_tensor *reduce_call(const kiln_op *op, kiln_tensor *x, kiln_attrs a, int n, const int64_t *dims,
@@ -479,7 +479,7 @@ kiln_tensor *kiln_norm(kiln_tensor *x, double p, int n, const int64_t *dims, boo
     return reduce_call(&kiln_op_norm, x, a, n, dims, keepdim);
 }
 
-/* ---- Shared helpers -------------------------------------------------------------------------------------------- */
+/* ---- Shared helpers ---- */
 
 kiln_tensor *kiln_sum_to(kiln_tensor *t, int ndim, const int64_t *shape)
 {

@@ -20,7 +20,7 @@ static bool infer_like(kiln_call *c)
     return true;
 }
 
-/* ---- clone, contiguous ------------------------------------------------------------------------------------------ */
+/* ---- clone, contiguous ---- */
 
 static bool grad_clone(kiln_grad_call *g)
 {
@@ -50,7 +50,7 @@ kiln_tensor *kiln_contiguous(kiln_tensor *x)
     return x && kiln_is_dense(x->ndim, x->shape, x->stride) ? x : kiln_clone(x);
 }
 
-/* ---- cat, stack, split, chunk ----------------------------------------------------------------------------------- */
+/* ---- cat, stack, split, chunk ---- */
 
 static bool infer_cat(kiln_call *c)
 {
@@ -284,7 +284,7 @@ int kiln_chunk(kiln_tensor *x, int64_t chunks, int dim, kiln_tensor **parts, int
     return (int)chunks;
 }
 
-/* ---- flip, roll, repeat ----------------------------------------------------------------------------------------- */
+/* ---- flip, roll, repeat ---- */
 
 static bool infer_flip(kiln_call *c)
 {
@@ -447,7 +447,7 @@ kiln_tensor *kiln_repeat(kiln_tensor *x, int n, const int64_t *times)
     return KILN_OP(repeat, KILN_IN(x), &a);
 }
 
-/* ---- Triangles -------------------------------------------------------------------------------------------------- */
+/* ---- Triangles ---- */
 
 static bool infer_triangle(kiln_call *c)
 {

@@ -25,7 +25,7 @@ static kiln_tensor *call_two(const kiln_op *op, kiln_tensor *x, const kiln_attrs
     return out[0];
 }
 
-/* ---- sort ------------------------------------------------------------------------------------------------------- */
+/* ---- sort ---- */
 
 static bool infer_sort(kiln_call *c)
 {
@@ -69,7 +69,7 @@ kiln_tensor *kiln_argsort(kiln_tensor *x, int dim, bool descending)
     return indices;
 }
 
-/* ---- topk ------------------------------------------------------------------------------------------------------- */
+/* ---- topk ---- */
 
 static bool infer_topk(kiln_call *c)
 {
@@ -118,7 +118,7 @@ kiln_tensor *kiln_topk(kiln_tensor *x, int64_t k, int dim, bool largest, kiln_te
     return call_two(&kiln_op_topk, x, KILN_I(k, dim, largest), indices);
 }
 
-/* ---- argmax, argmin --------------------------------------------------------------------------------------------- */
+/* ---- argmax, argmin ---- */
 
 static void reduced_desc(const kiln_call *c, kiln_desc *d, kiln_dtype dtype, int64_t dim, bool keepdim)
 {
@@ -203,7 +203,7 @@ kiln_tensor *kiln_argmin(kiln_tensor *x, int dim, bool keepdim)
     return arg_call(&kiln_op_argmin, x, dim, keepdim);
 }
 
-/* ---- max, min: an extreme and its place ------------------------------------------------------------------------- */
+/* ---- max, min: an extreme and its place ---- */
 
 static bool infer_extreme(kiln_call *c)
 {

@@ -13,7 +13,7 @@ static bool grad_by_reshape(kiln_grad_call *g)
     return g->gin[0] != NULL;
 }
 
-/* ---- view, reshape, flatten ------------------------------------------------------------------------------------- */
+/* ---- view, reshape, flatten ---- */
 
 /* Fills in the size given as -1; false with an error when the sizes do not hold x's elements. */
 static bool resolve_shape(const kiln_tensor *x, const char *op, int n, const int64_t *wanted, int64_t *shape)
@@ -200,7 +200,7 @@ kiln_tensor *kiln_flatten(kiln_tensor *x, int start_dim, int end_dim)
     return KILN_OP(flatten, KILN_IN(x), KILN_I(start_dim, end_dim));
 }
 
-/* ---- permute, transpose, movedim -------------------------------------------------------------------------------- */
+/* ---- permute, transpose, movedim ---- */
 
 static bool infer_permute(kiln_call *c)
 {
@@ -329,7 +329,7 @@ kiln_tensor *kiln_movedim(kiln_tensor *x, int source, int destination)
     return KILN_OP(movedim, KILN_IN(x), KILN_I(source, destination));
 }
 
-/* ---- squeeze, unsqueeze, expand --------------------------------------------------------------------------------- */
+/* ---- squeeze, unsqueeze, expand ---- */
 
 static bool infer_squeeze(kiln_call *c)
 {

@@ -33,7 +33,7 @@ static bool grad_of_dense_view(kiln_grad_call *g)
     return g->op->infer(&c) && grad_by_adding(g, c.out[0].stride, c.out[0].offset);
 }
 
-/* ---- slice, select, unfold, diagonal ---------------------------------------------------------------------------- */
+/* ---- slice, select, unfold, diagonal ---- */
 
 static int64_t clamp(int64_t v, int64_t lo, int64_t hi)
 {
@@ -172,7 +172,7 @@ kiln_tensor *kiln_diagonal(kiln_tensor *x, int64_t offset, int dim0, int dim1)
     return KILN_OP(diagonal, KILN_IN(x), KILN_I(offset, dim0, dim1));
 }
 
-/* ---- as_strided ------------------------------------------------------------------------------------------------- */
+/* ---- as_strided ---- */
 
 bool kiln_view_fits(int n, const int64_t *shape, const int64_t *stride, int64_t offset, int64_t count)
 {

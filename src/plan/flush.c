@@ -17,8 +17,7 @@ bool kiln_plan_last(kiln_plan_info *info)
     return true;
 }
 
-/* ---- What must have memory afterwards
- * ----------------------------------------------------------------------------------- */
+/* ---- What must have memory afterwards ---- */
 
 static bool handles_see(const kiln_storage *s)
 {
@@ -97,8 +96,7 @@ static kiln_plan *get_plan(kiln_trace *tr, bool *found)
     return p;
 }
 
-/* ---- Memory
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static double mib(int64_t bytes)
 {
@@ -175,8 +173,7 @@ static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
     return ok;
 }
 
-/* ---- After the run
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- After the run ---- */
 
 static void computed_by(kiln_storage *s, kiln_run *running)
 {

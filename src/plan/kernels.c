@@ -19,8 +19,7 @@ typedef struct writer {
 
 enum { INSTR_REGISTER = 4096 }; /* instructions are numbered from here until the number of loads is known */
 
-/* ---- Buffers
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Buffers ---- */
 
 static int32_t new_buffer(writer *w, kiln_place place, int32_t index, int64_t bytes, int role)
 {
@@ -77,8 +76,7 @@ static kiln_operand window(writer *w, int32_t value)
     return o;
 }
 
-/* ---- Geometry of loads
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Geometry of loads ---- */
 
 /* Repeats a window over a larger shape: stride 0 where it has size 1 or no dim. */
 static void broadcast_to(kiln_operand *o, int ndim, const int64_t *shape)
@@ -130,8 +128,7 @@ static int16_t load(writer *w, int32_t value, const kiln_value *over, bool keep_
     return (int16_t)g->nloads++;
 }
 
-/* ---- Instructions
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Instructions ---- */
 
 static void set_register(writer *w, int32_t value, int16_t reg)
 {
@@ -183,8 +180,7 @@ static int16_t final_register(const writer *w, int16_t reg)
     return reg >= INSTR_REGISTER ? (int16_t)(reg - INSTR_REGISTER + w->g->nloads + (w->g->head >= 0)) : reg;
 }
 
-/* ---- Commits
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Commits ---- */
 
 /* True if a register that was only loaded is stored or reduced as it is: a device may still read its memory then. */
 static bool passes_on(const writer *w, int load)
@@ -236,8 +232,7 @@ static void add_store(writer *w, int32_t value, const kiln_kernel *k)
     s->to.dense = true;
 }
 
-/* ---- Kernels
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Kernels ---- */
 
 static bool kernel_of_node(writer *w, int32_t number, kiln_kernel *k)
 {
@@ -375,8 +370,7 @@ static bool write_commit(writer *w, int32_t value, kiln_kernel *k)
     return true;
 }
 
-/* ---- All of them
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- All of them ---- */
 
 /* When each slot is read last, and when the last kernel runs that may call the step off. */
 static void find_hazards(writer *w)

@@ -17,8 +17,7 @@ bool kiln_draft_in_order(const kiln_draft *d, int32_t value)
            kiln_draft_numel(v) == kiln_draft_numel(b);
 }
 
-/* ---- Import
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Import ---- */
 
 bool kiln_draft_import(kiln_draft *d)
 {
@@ -59,8 +58,7 @@ bool kiln_draft_import(kiln_draft *d)
     return true;
 }
 
-/* ---- Merge
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Merge ---- */
 
 static uint64_t window_hash(const kiln_draft *d, int32_t value, uint64_t h)
 {
@@ -151,8 +149,7 @@ bool kiln_draft_merge(kiln_draft *d)
     return true;
 }
 
-/* ---- Prune
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Prune ---- */
 
 void kiln_draft_prune(kiln_draft *d)
 {

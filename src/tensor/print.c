@@ -38,7 +38,7 @@ typedef struct printer {
     text out;
 } printer;
 
-/* ---- Text ------------------------------------------------------------------------------------------------------- */
+/* ---- Text ---- */
 
 static void put(text *out, const char *chars, size_t n)
 {
@@ -60,7 +60,7 @@ static void put_repeated(text *out, char c, int n)
         put(out, &c, 1);
 }
 
-/* ---- Elements --------------------------------------------------------------------------------------------------- */
+/* ---- Elements ---- */
 
 static double float_at(const printer *p, int64_t i)
 {
@@ -114,7 +114,7 @@ static void put_element(printer *p, int64_t i)
     put(&p->out, buffer, (size_t)length);
 }
 
-/* ---- What is shown, and how wide it is -------------------------------------------------------------------------- */
+/* ---- What is shown, and how wide it is ---- */
 
 static bool has_gap(const printer *p, int dim)
 {
@@ -173,7 +173,7 @@ static void choose_format(printer *p)
     for_each_shown(p, 0, 0, measure);
 }
 
-/* ---- Brackets --------------------------------------------------------------------------------------------------- */
+/* ---- Brackets ---- */
 
 /* A row of elements: the last dim. Wraps to the column after its bracket. */
 static void put_row(printer *p, int64_t at, int indent)
@@ -234,7 +234,7 @@ static void put_contents(printer *p)
         put_element(p, 0);
 }
 
-/* ---- What follows the elements ---------------------------------------------------------------------------------- */
+/* ---- What follows the elements ---- */
 
 /* Adds ", word", on a line of its own when the last line has no room. `used` is that line's length as PyTorch reckons
  * it: two columns too long for the line that the elements ended. */
@@ -291,7 +291,7 @@ static void put_suffixes(printer *p, bool needs_grad)
         put_suffix(&p->out, &used, "requires_grad=True");
 }
 
-/* ---- The whole -------------------------------------------------------------------------------------------------- */
+/* ---- The whole ---- */
 
 /* Numbers have a decimal point whatever the program's locale says. */
 static void put_tensor(printer *p, bool needs_grad)

@@ -9,8 +9,7 @@
 
 extern const kiln_op kiln_op_assign, kiln_op_to_device, kiln_op_as_strided_put;
 
-/* ---- Records
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Records ---- */
 
 static bool infer_same(kiln_call *c)
 {
@@ -94,8 +93,7 @@ const kiln_op kiln_op_as_strided_put = {
 
 const kiln_op *const kiln_ops_move[] = {&kiln_op_assign, &kiln_op_to_device, &kiln_op_as_strided_put, NULL};
 
-/* ---- Assignment
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- Assignment ---- */
 
 /* The source in the destination's dtype and shape. */
 static kiln_tensor *fit_source(kiln_tensor *destination, kiln_tensor *source)
@@ -211,8 +209,7 @@ bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
     return ok && (!tr->eager || kiln_flush(tr, false));
 }
 
-/* ---- Moving
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Moving ---- */
 
 /* The tensor's bytes through the host into fresh memory on `device`. The source must be dense and computed. */
 static bool copy_across(const kiln_tensor *t, kiln_storage *to)

@@ -7,8 +7,7 @@
 #include "tensor/scope.h"
 #include "trace/trace.h"
 
-/* ---- Scopes and flags
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Scopes and flags ---- */
 
 kiln_grad_scope kiln_grad_scope_enter(bool enabled)
 {
@@ -94,8 +93,7 @@ bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context)
     return true;
 }
 
-/* ---- The walk -------------------------------------------------------------------------------------------------------
- */
+/* ---- The walk ---- */
 
 typedef struct walk {
     kiln_trace *tr;

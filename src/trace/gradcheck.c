@@ -24,7 +24,7 @@ typedef struct check {
     int nmarked;
 } check;
 
-/* ---- The scalars ------------------------------------------------------------------------------------------------ */
+/* ---- The scalars ---- */
 
 /* ±[0.5, 1.5), the same for the same arguments. */
 static double fixed_random(uint64_t stream, uint64_t i)
@@ -96,7 +96,7 @@ static void set_args(check *k, int replaced, kiln_tensor *replacement)
     }
 }
 
-/* ---- The two gradients ------------------------------------------------------------------------------------------ */
+/* ---- The two gradients ---- */
 
 /* The recorded gradient of all marked inputs, one after the other, to `out`. */
 static bool analytic(check *k, double *out)
@@ -150,7 +150,7 @@ static bool numeric(check *k, int input, double *data, int64_t element, double *
     return ok;
 }
 
-/* ---- The comparison --------------------------------------------------------------------------------------------- */
+/* ---- The comparison ---- */
 
 static bool agree(const check *k, double a, double n)
 {

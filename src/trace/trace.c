@@ -99,8 +99,7 @@ void kiln_trace_next_segment(kiln_trace *tr)
     kiln_trace_settle_grads(tr, false);
 }
 
-/* ---- The code ------------------------------------------------------------------------------------------------------
- */
+/* ---- The code ---- */
 
 inline void kiln_trace_put(kiln_trace *tr, int64_t word)
 {
@@ -181,8 +180,7 @@ static bool import_value(kiln_trace *tr, int32_t value)
     return true;
 }
 
-/* ---- Values --------------------------------------------------------------------------------------------------------
- */
+/* ---- Values ---- */
 
 static kiln_value *new_value(kiln_trace *tr, int32_t node, kiln_storage *storage, int dtype, int ndim,
                              const int64_t *shape, const int64_t *stride, int64_t offset)
@@ -315,8 +313,7 @@ void kiln_trace_forget(const kiln_tensor *t)
         th->trace->graph_handles--;
 }
 
-/* ---- Nodes ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Nodes ---- */
 
 static bool make_room(kiln_trace *tr, const kiln_call *c)
 {

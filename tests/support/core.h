@@ -101,8 +101,7 @@ static inline void core_expect(kiln_code code, const char *operation, const char
 }
 #define expect_error(code, operation, word) core_expect(code, operation, word, __FILE__, __LINE__)
 
-/* ---- Running -------------------------------------------------------------------------------------------------------
- */
+/* ---- Running ---- */
 
 static uint64_t core_in_use;
 

@@ -56,8 +56,7 @@ void operand_free(ref_tensor *values)
     memset(values, 0, sizeof *values);
 }
 
-/* ---- Placing -------------------------------------------------------------------------------------------------------
- */
+/* ---- Placing ---- */
 
 /* The buffer behind an operand: its shape, and where element `index` of the operand stands in it. */
 typedef struct buffer {

@@ -37,7 +37,7 @@ const ref_entry *ref_find(const char *name); /* NULL when there is none */
 void ref_run(const ref_entry *entry, ref_call *c);
 void ref_free(ref_call *c);
 
-/* ---- What references are written with ---------------------------------------------------------------------------- */
+/* ---- What references are written with ---- */
 
 /* Makes output j: zeros, with `size` NaN ("the value itself"). */
 ref_tensor *ref_out(ref_call *c, int j, kiln_dtype dtype, int ndim, const int64_t *shape);

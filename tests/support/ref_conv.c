@@ -110,8 +110,7 @@ static void run_convolution_weight_grad(ref_call *c)
     accumulate(&g, 'w', c->in[0], c->in[1], out);
 }
 
-/* ---- The public forms: one or two spatial dims, with or without a batch, with a bias
- * --------------------------------- */
+/* ---- The public forms: one or two spatial dims, with or without a batch, with a bias ---- */
 
 /* x as [batch, channels, height, width]: a missing batch or height is 1. `spatial` is 1 or 2. */
 static ref_tensor as_images(const ref_tensor *x, int spatial)
@@ -233,8 +232,7 @@ static void run_conv_transpose2d(ref_call *c)
     transposed(c, 2);
 }
 
-/* ---- Resizing -------------------------------------------------------------------------------------------------------
- */
+/* ---- Resizing ---- */
 
 /* The elements of a row of `in` that element o of a row of `out` is mixed from. */
 typedef struct taps {

@@ -31,7 +31,7 @@ static void reduced(ref_call *c, int64_t reduction, int ndim, const int64_t *sha
     }
 }
 
-/* ---- Element by element ------------------------------------------------------------------------------------------ */
+/* ---- Element by element ---- */
 
 typedef double (*pair_loss)(const ref_call *c, double x, double t, double w, double pos);
 
@@ -119,8 +119,7 @@ static void pairs(ref_call *c, pair_loss f)
     }
 PAIRS(RUN)
 
-/* ---- Classes -------------------------------------------------------------------------------------------------------
- */
+/* ---- Classes ---- */
 
 /* x is [classes], or [batch, classes, …]: element (o, k, i) of `places` = before·after places. */
 typedef struct classes {
@@ -238,8 +237,7 @@ static void run_nll_loss_place(ref_call *c)
             out->data[(p / s.after * s.at + (int64_t)target->data[p]) * s.after + p % s.after] = -g->data[p];
 }
 
-/* ---- CTC ------------------------------------------------------------------------------------------------------------
- */
+/* ---- CTC ---- */
 
 /* True when a path of classes, with repeats joined and blanks removed, spells the target. */
 static bool spells(const int64_t *path, int64_t frames, const double *target, int64_t length, int64_t blank)

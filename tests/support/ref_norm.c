@@ -4,8 +4,7 @@
 #include <string.h>
 #include "support/ref.h"
 
-/* ---- Rows
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Rows ---- */
 
 static void softmax_along(ref_call *c, bool logarithm)
 {
@@ -164,8 +163,7 @@ static void run_batch_norm(ref_call *c)
     scale_and_shift(y, operand(c, 3), operand(c, 4), inner);
 }
 
-/* ---- Layers
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Layers ---- */
 
 static void run_embedding(ref_call *c)
 {

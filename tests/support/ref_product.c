@@ -73,7 +73,7 @@ static void run_dot(ref_call *c)
         add_term(out, 0, c->in[0]->data[k] * c->in[1]->data[k]);
 }
 
-/* ---- einsum ------------------------------------------------------------------------------------------------------ */
+/* ---- einsum ---- */
 
 /* Labels are characters; those of an ellipsis are '0' for the last dim it covers, '1' for the one before, … */
 typedef struct equation {

@@ -191,7 +191,7 @@ static double norm(const ref_call *c, const double *v, int64_t n, double *size)
     }
 REDUCERS(RUN)
 
-/* ---- Along one dim ---------------------------------------------------------------------------------------------- */
+/* ---- Along one dim ---- */
 
 static void run_cumulative(ref_call *c, bool product)
 {

@@ -5,8 +5,7 @@
 #include <string.h>
 #include "support/suite.h"
 
-/* ---- Complaints
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Complaints ---- */
 
 static int64_t complained;
 
@@ -35,8 +34,7 @@ int64_t complaints(void)
     return complained;
 }
 
-/* ---- Devices and cases
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Devices and cases ---- */
 
 int suite_devices(kiln_device devices[SUITE_DEVICES])
 {
@@ -98,8 +96,7 @@ void suite_cases(const kiln_op *op, void (*f)(const test_case *c, void *context)
     listed_cases(op, big_cases, number, f, context);
 }
 
-/* ---- The digest
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- The digest ---- */
 
 typedef struct digest_line {
     char op[48];

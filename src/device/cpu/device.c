@@ -13,8 +13,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/matmul.h"
 
-/* ---- The structured kernels
- * ---------------------------------------------------------------------------------------------- */
+/* ---- The structured kernels ---- */
 
 static const kiln_cpu_kernel *const tables[] = {
     kiln_cpu_kernels_conv,  kiln_cpu_kernels_pool,   kiln_cpu_kernels_resize,
@@ -80,8 +79,7 @@ bool kiln_cpu_supports(void *dev, const kiln_op *op, kiln_dtype dtype)
     }
 }
 
-/* ---- Lowering
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Lowering ---- */
 
 typedef enum step_kind { STEP_GROUP, STEP_REDUCE, STEP_MATMUL, STEP_CALL } step_kind;
 
@@ -207,9 +205,7 @@ void *kiln_cpu_lower(void *dev, const kiln_plan *plan)
     return NULL;
 }
 
-/* ---- Running
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Running ---- */
 
 static void run_call(const step *s, const kiln_plan *plan, const kiln_binding *binding, int32_t number,
                      kiln_fault *fault)
@@ -247,8 +243,7 @@ static bool cpu_run(void *dev, void *p, const kiln_binding *binding)
     return bad.kernel < 0 || kiln_fail_bad_index(e->plan, &bad);
 }
 
-/* ---- The rest of the table
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- The rest of the table ---- */
 
 static int cpu_count(char *why, size_t size)
 {

@@ -9,8 +9,7 @@ static bool is_direct(kiln_dtype dtype)
     return dtype == KILN_F32 || dtype == KILN_F64 || dtype == KILN_I64;
 }
 
-/* ---- Lowering
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Lowering ---- */
 
 static void join_dims(kiln_cpu_load *l)
 {
@@ -294,8 +293,7 @@ size_t kiln_cpu_group_workspace(const kiln_group *g, int threads)
     return bytes;
 }
 
-/* ---- Running
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Running ---- */
 
 /* Elements start … start+n-1 of a strided walk, run by run along the innermost dim. */
 static void load_strided(const kiln_pw_table *t, const kiln_cpu_load *l, const char *memory, char *reg, int64_t start,

@@ -6,7 +6,7 @@
 #include "device/cpu/ranges.h"
 #include "ops/op.h"
 
-/* ---- gather, scatter, scatter_add ------------------------------------------------------------------------------- */
+/* ---- gather, scatter, scatter_add ---- */
 
 /* The indices as lanes along `dim`. Lanes are apart: elements of two lanes never meet. A lane's first element in each
  * tensor is told by its number among all dims but `dim` and the last (`leads`), and its column in the last dim. */
@@ -177,7 +177,7 @@ static void run_scatter_add(const kiln_cpu_call *c)
     run_walk(c, scatter_adds[kiln_add_slot(c->in[0].dtype)], true);
 }
 
-/* ---- index_select ----------------------------------------------------------------------------------------------- */
+/* ---- index_select ---- */
 
 static void check_indices(const kiln_cpu_call *c, int64_t count, int64_t limit)
 {
@@ -229,7 +229,7 @@ static void run_index_select(const kiln_cpu_call *c)
     kiln_parallel(s.tasks, select_range, &s);
 }
 
-/* ---- index_add -------------------------------------------------------------------------------------------------- */
+/* ---- index_add ---- */
 
 /* A task owns a block of target rows and columns, in a range of the dims before: it copies the block, then goes through
  * all indices and adds those that fall into it. */

@@ -45,7 +45,7 @@ void kiln_copy_bytes(void *to, const void *from, int64_t bytes)
         kiln_parallel(chunks_of(bytes), copy_chunk, &c);
 }
 
-/* ---- cat -------------------------------------------------------------------------------------------------------- */
+/* ---- cat ---- */
 
 /* The result as rows: each is one stretch of every operand in turn. */
 typedef struct joining {
@@ -91,7 +91,7 @@ void kiln_cpu_cat(const kiln_cpu_call *c)
     kiln_parallel(chunks_of(j.bytes), cat_chunk, &j);
 }
 
-/* ---- constant_pad ----------------------------------------------------------------------------------------------- */
+/* ---- constant_pad ---- */
 
 typedef struct padding {
     const kiln_cpu_call *call;
@@ -196,7 +196,7 @@ void kiln_cpu_constant_pad(const kiln_cpu_call *c)
     kiln_parallel(p.tasks, pad_range, &p);
 }
 
-/* ---- as_strided_add --------------------------------------------------------------------------------------------- */
+/* ---- as_strided_add ---- */
 
 /* The dims of g in two groups. Along `apart` dims elements go to distinct places whatever the other indices are, so
  * that tasks share nothing; along `inner` dims they may meet, and are added in row-major order. */

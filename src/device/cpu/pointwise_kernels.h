@@ -135,7 +135,7 @@ KILN_PW_INLINE int64_t saturate(double x)
 #define IF_IB           KEEP
 #include "device/cpu/pointwise_rows.h"
 
-/* ---- Casts from class to class ---------------------------------------------------------------------------------- */
+/* ---- Casts from class to class ---- */
 
 #define CAST(from, from_type, to, to_type, value)                                                                      \
     static void cast_##from##_##to(void *d_, const void *a_, const void *b, const void *c, const double *scalars,      \
@@ -167,7 +167,7 @@ CAST(b8, uint8_t, f64, double, x)
 CAST(b8, uint8_t, i64, int64_t, x)
 CAST(b8, uint8_t, b8, uint8_t, x)
 
-/* ---- Between memory and registers ------------------------------------------------------------------------------- */
+/* ---- Between memory and registers ---- */
 
 /* In what a memory type M is loaded to and stored from a register type R, element by element. */
 #define STRIDED(name, M, R, loaded)                                                                                    \
@@ -302,7 +302,7 @@ static void round_f16(void *reg_, int64_t n)
     }
 }
 
-/* ---- The table -------------------------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 #define PER_DTYPE(f)                                                                                                   \
     {                                                                                                                  \

@@ -36,8 +36,7 @@ static void put(const reduction *r, const void *values, int64_t outer, int64_t c
         e->table->store[r->dtype](r->to + (outer * e->inner + inner) * r->size, values, n);
 }
 
-/* ---- Rows: the reduced dim is innermost
- * ----------------------------------------------------------------------------------- */
+/* ---- Rows: the reduced dim is innermost ---- */
 
 static void short_rows(void *context, int64_t task, int worker)
 {
@@ -76,8 +75,7 @@ static void long_row(void *context, int64_t task, int worker)
     put(r, result, row, chunk, 0, 1);
 }
 
-/* ---- Columns: something is kept inside the reduced dim
- * ---------------------------------------------------------------------- */
+/* ---- Columns: something is kept inside the reduced dim ---- */
 
 /* Several rows at once while they fit a tile, else a block of columns of one row. */
 static void columns(void *context, int64_t task, int worker)
@@ -106,8 +104,7 @@ static void columns(void *context, int64_t task, int worker)
     put(r, sum, outer, chunk, from, width);
 }
 
-/* ---- Combining
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Combining ---- */
 
 static void combine_rows(reduction *r)
 {

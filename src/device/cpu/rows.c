@@ -10,7 +10,7 @@ static const kiln_rows_real *kernels_for(kiln_dtype dtype)
     return dtype == KILN_F64 ? &kernels->f64 : &kernels->f32;
 }
 
-/* ---- Softmax: [outer, n, inner], along n ----------------------------------------------------------------------- */
+/* ---- Softmax: [outer, n, inner], along n ---- */
 
 typedef struct job {
     const kiln_cpu_call *c;
@@ -75,7 +75,7 @@ static void log_softmax(const kiln_cpu_call *c)
     run_softmax(c, true);
 }
 
-/* ---- normalize_rows -------------------------------------------------------------------------------------------- */
+/* ---- normalize_rows ---- */
 
 static void normalize_task(void *context, int64_t task, int worker)
 {

@@ -12,7 +12,7 @@ typedef struct entry {
     int64_t index;
 } entry;
 
-/* ---- Keys ------------------------------------------------------------------------------------------------------- */
+/* ---- Keys ---- */
 
 static inline uint64_t key_f64(double v)
 {
@@ -69,7 +69,7 @@ static void load_keys(kiln_dtype dtype, const char *data, int64_t first, int64_t
     }
 }
 
-/* ---- Sorting a row ---------------------------------------------------------------------------------------------- */
+/* ---- Sorting a row ---- */
 
 enum { RUN = 16, FEW = 512 };
 
@@ -139,7 +139,7 @@ static entry *sort_entries(entry *e, entry *other, int64_t n)
     return n <= FEW ? merge_sort(e, other, n) : radix_sort(e, other, n);
 }
 
-/* ---- The k first of a row --------------------------------------------------------------------------------------- */
+/* ---- The k first of a row ---- */
 
 static inline bool after(const entry *a, const entry *b)
 {
@@ -177,7 +177,7 @@ static void select_first(entry *e, int64_t n, int64_t k)
     }
 }
 
-/* ---- sort and topk ---------------------------------------------------------------------------------------------- */
+/* ---- sort and topk ---- */
 
 /* Rows are shared out to a number of tasks that the scratch memory is made for: two rows of entries each. */
 typedef struct sorting {
@@ -267,7 +267,7 @@ static size_t topk_workspace(const kiln_cpu_call *c)
     return scratch_of(plan_sort(c, c->ints[1], false));
 }
 
-/* ---- argmax, argmin --------------------------------------------------------------------------------------------- */
+/* ---- argmax, argmin ---- */
 
 enum { LANES = 64 }; /* columns compared side by side */
 

@@ -13,8 +13,7 @@
 
 #define KILN_PW_INLINE static inline __attribute__((always_inline, unused))
 
-/* ---- f32 ------------------------------------------------------------------------------------------------------------
- */
+/* ---- f32 ---- */
 
 KILN_PW_INLINE float kiln_f32_fma(float a, float b, float c)
 {
@@ -197,7 +196,7 @@ KILN_PW_INLINE float kiln_f32_erf(float x)
     return __builtin_copysignf(a < 1.0f ? below : above, x);
 }
 
-/* ---- What the C library does ------------------------------------------------------------------------------------ */
+/* ---- What the C library does ---- */
 
 #define KILN_LIBM1(name, called) KILN_LIBM1_(float, f32, name, called##f) KILN_LIBM1_(double, f64, name, called)
 #define KILN_LIBM2(name, called) KILN_LIBM2_(float, f32, name, called##f) KILN_LIBM2_(double, f64, name, called)
@@ -253,7 +252,7 @@ KILN_PW_INLINE int kiln_f64_isnan(double x)
     return x != x;
 }
 
-/* ---- i64 and bool (b8): nothing here is undefined; what has no answer gives 0 ----------------------------------- */
+/* ---- i64 and bool (b8): nothing here is undefined; what has no answer gives 0 ---- */
 
 #define KILN_WHOLE(name)                                                                                               \
     KILN_PW_INLINE int64_t kiln_i64_##name(int64_t x)                                                                  \
