@@ -124,13 +124,17 @@ static kiln_dtype computed_in(const kiln_op *op, kiln_dtype dtype)
 kiln_tensor *kiln_pw_call_as(const kiln_op *op, kiln_dtype dtype, kiln_tensor *const *in, int n,
                              const kiln_attrs *attrs)
 {
-    kiln_tensor *same[3];
+    kiln_tensor *same[3] = {NULL};
     for (int i = 0; i < n; i++) {
         same[i] = in[i] ? kiln_cast(in[i], dtype) : NULL;
         if (in[i] && !same[i])
             return NULL;
     }
-    return kiln_op_one(op, same, n, attrs);
+    kiln_tensor *out = kiln_op_one(op, same, n, attrs);
+    for (int i = 0; i < n; i++)
+        if (same[i] != in[i] && !same[i]->scope) /* made here, and no scope is open to release it */
+            kiln_release(same[i]);
+    return out;
 }
 
 kiln_tensor *kiln_pw_call(const kiln_op *op, kiln_tensor *const *in, int n, const kiln_attrs *attrs)
