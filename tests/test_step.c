@@ -483,6 +483,11 @@ static void test_describe(void **state)
                 for (size_t i = 0; i < sizeof words / sizeof *words; i++)
                     if (!strstr(text, words[i]))
                         fail_msg("\"%s\" is not in the description:\n%s", words[i], text);
+                char gradients[64]; /* each parameter's, and nothing else */
+                snprintf(gradients, sizeof gradients, "gradients %lld B,",
+                         (long long)(kiln_numel(t.w) + kiln_numel(t.b)) * 4);
+                if (!strstr(text, gradients))
+                    fail_msg("\"%s\" is not in the description:\n%s", gradients, text);
                 kiln_string_free(text);
             }
             update(t.w, t.mw);

@@ -52,7 +52,11 @@ static int32_t buffer_of(writer *w, int32_t base)
     if (x->node < 0)
         x->buffer = slot_buffer(w, x->slot);
     else if (x->buffer < 0) {
-        int role = x->v->storage->role == KILN_ROLE_DATA ? KILN_ROLE_ACTIVATION : x->v->storage->role;
+        /* A kept value has the role of the storage it is kept in, which after merging may be another one than its own.
+         */
+        const kiln_trace *tr = w->d->tr;
+        const kiln_storage *s = x->output >= 0 ? tr->values[tr->kept[x->output]].storage : x->v->storage;
+        int role = s->role == KILN_ROLE_DATA ? KILN_ROLE_ACTIVATION : s->role;
         x->buffer = x->output >= 0 ? new_buffer(w, KILN_IN_OUTPUT, x->output, bytes_of(x->v), role)
                                    : new_buffer(w, KILN_IN_ARENA, -1, bytes_of(x->v), role);
     }
