@@ -33,6 +33,26 @@ function(kiln_link_dnnl target)
     target_link_libraries(${target} PRIVATE ${DNNL_LIBRARY})
 endfunction()
 
+# What files are read with: JSON (safetensors, checkpoints, logs), YAML (model files), gzip (IDX).
+find_path(JANSSON_INCLUDE_DIR jansson.h REQUIRED)
+find_library(JANSSON_LIBRARY jansson REQUIRED)
+find_path(YAML_INCLUDE_DIR yaml.h REQUIRED)
+find_library(YAML_LIBRARY yaml REQUIRED)
+find_package(ZLIB REQUIRED)
+mark_as_advanced(JANSSON_INCLUDE_DIR JANSSON_LIBRARY YAML_INCLUDE_DIR YAML_LIBRARY)
+
+function(kiln_link_files target)
+    target_include_directories(${target} SYSTEM PRIVATE ${JANSSON_INCLUDE_DIR} ${YAML_INCLUDE_DIR})
+    target_link_libraries(${target} PRIVATE ${JANSSON_LIBRARY} ${YAML_LIBRARY} ZLIB::ZLIB)
+endfunction()
+
+# The command reads logs (JSON) and draws curves (PNG).
+find_package(PNG REQUIRED)
+function(kiln_link_cli target)
+    target_include_directories(${target} SYSTEM PRIVATE ${JANSSON_INCLUDE_DIR})
+    target_link_libraries(${target} PRIVATE ${JANSSON_LIBRARY} PNG::PNG)
+endfunction()
+
 # BLIS is a peer to measure against: only benchmarks link it.
 function(kiln_link_blis target)
     find_path(BLIS_INCLUDE_DIR blis.h PATH_SUFFIXES blis-openmp blis-pthread blis)

@@ -9,5 +9,10 @@
 #include "kiln/ops.h"
 #include "kiln/grad.h"
 #include "kiln/plan.h"
+#include "kiln/nn.h"
+#include "kiln/optim.h"
+#include "kiln/data.h"
+#include "kiln/io.h"
+#include "kiln/train.h"
 
 #endif

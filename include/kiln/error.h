@@ -22,7 +22,10 @@ typedef enum kiln_code {
     KILN_E_UNSUPPORTED, /* a device has no kernel for the operation in this dtype */
     KILN_E_GRADIENT,    /* backward from something that has no gradient */
     KILN_E_LOST,        /* the device failed and does not answer any more */
-    KILN_E_STATE        /* the call does not fit what was done before it */
+    KILN_E_STATE,       /* the call does not fit what was done before it */
+    KILN_E_FORMAT,      /* a file that is not what it should be: truncated, lying, of another model */
+    KILN_E_MISSING,     /* a file that is not there or may not be read */
+    KILN_E_IO           /* reading or writing failed: a full disk, a read-only folder */
 } kiln_code;
 
 typedef struct kiln_error {
@@ -41,8 +44,12 @@ KILN_API const kiln_error *kiln_last_error(void);
 /* Forgets this thread's error. */
 KILN_API void kiln_error_clear(void);
 
-/* Writes the thread's error to `stream` as a person would read it; returns 0 when there is none, else 1 (fit to be an
- * exit status). */
+/* Things worth saying that are no errors (a forgotten kiln_zero_grad): each is said once. The oldest one of this thread
+ * that was not taken yet, NULL when there is none; valid until the next call. */
+KILN_API const char *kiln_next_notice(void);
+
+/* Writes the thread's notices and error to `stream` as a person would read them; returns 0 when there is no
+ * error, else 1 (fit to be an exit status). */
 KILN_API int kiln_report(FILE *stream);
 
 /* "out of memory", "shapes do not fit", …: static text for a code. */

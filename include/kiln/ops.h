@@ -26,7 +26,12 @@ KILN_API KILN_T kiln_linspace(double start, double end, int64_t steps, kiln_dtyp
 KILN_API KILN_T kiln_eye(int64_t n, int64_t m, kiln_dtype dtype); /* [n, m] */
 
 /* ---- Random numbers: the same on every device and for any number of threads ---- */
-KILN_API void kiln_manual_seed(uint64_t seed);                                /* this thread's generator; 0 at first */
+KILN_API void kiln_manual_seed(uint64_t seed); /* this thread's generator; 0 at first */
+typedef struct kiln_random_state {             /* where the thread's generator stands, to go on from there later */
+    uint64_t seed, offset;
+} kiln_random_state;
+KILN_API kiln_random_state kiln_random_get(void);
+KILN_API void kiln_random_set(kiln_random_state state);
 KILN_API KILN_T kiln_rand(int ndim, const int64_t *shape, kiln_dtype dtype);  /* uniform in [0, 1) */
 KILN_API KILN_T kiln_randn(int ndim, const int64_t *shape, kiln_dtype dtype); /* normal, mean 0, variance 1 */
 KILN_API KILN_T kiln_randint(int64_t low, int64_t high, int ndim, const int64_t *shape,

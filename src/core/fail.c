@@ -6,13 +6,15 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-enum { TEXTS = 8 };
+enum { TEXTS = 8, NOTICES = 4 };
 
 typedef struct notes {
     kiln_error error;
     bool last_was_kept; /* the latest kiln_fail became the error: a hint belongs to it */
     char texts[TEXTS][KILN_TEXT];
     int turn;
+    char notices[NOTICES][320]; /* a ring: when nobody takes them the oldest are lost */
+    unsigned first_notice, next_notice;
 } notes;
 
 static _Thread_local notes *mine;
@@ -45,6 +47,23 @@ char *kiln_text(void)
 {
     notes *n = get_notes();
     return n->texts[n->turn++ % TEXTS];
+}
+
+void kiln_notice(const char *format, ...)
+{
+    notes *n = get_notes();
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(n->notices[n->next_notice++ % NOTICES], sizeof n->notices[0], format, arguments);
+    va_end(arguments);
+    if (n->next_notice - n->first_notice > NOTICES)
+        n->first_notice++;
+}
+
+const char *kiln_next_notice(void)
+{
+    notes *n = mine;
+    return n && n->first_notice != n->next_notice ? n->notices[n->first_notice++ % NOTICES] : NULL;
 }
 
 void *kiln_fail(kiln_code code, const char *operation, const char *format, ...)
@@ -102,6 +121,8 @@ void kiln_error_clear(void)
 
 int kiln_report(FILE *stream)
 {
+    for (const char *notice; (notice = kiln_next_notice());)
+        fprintf(stream, "kiln: note: %s\n", notice);
     const kiln_error *e = kiln_last_error();
     if (e->code == KILN_OK)
         return 0;
@@ -125,6 +146,9 @@ const char *kiln_code_name(kiln_code code)
     case KILN_E_GRADIENT: return "no gradient";
     case KILN_E_LOST: return "device lost";
     case KILN_E_STATE: return "not allowed in this state";
+    case KILN_E_FORMAT: return "bad file";
+    case KILN_E_MISSING: return "file not found";
+    case KILN_E_IO: return "input or output failed";
     }
     return "unknown error";
 }

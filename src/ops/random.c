@@ -22,6 +22,17 @@ void kiln_manual_seed(uint64_t seed)
     state = (generator){.seed = (double)seed};
 }
 
+kiln_random_state kiln_random_get(void)
+{
+    return (kiln_random_state){(uint64_t)state.seed, (uint64_t)state.offset};
+}
+
+void kiln_random_set(kiln_random_state s)
+{
+    kiln_manual_seed(s.seed);
+    state.offset = (double)(s.offset & ((UINT64_C(1) << 53) - 1));
+}
+
 /* A block holds two f64 numbers or four f32 ones: blocks are taken for f64, so that both start at the same place. */
 void kiln_random_take(int64_t n, double *seed_and_offset)
 {

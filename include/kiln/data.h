@@ -1,0 +1,110 @@
+/* Data: sets of samples, and a loader that turns them into batches on a device. */
+#ifndef KILN_DATA_H
+#define KILN_DATA_H
+
+#include "kiln/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Data sets: `count` samples, each an input x and a target y, all of the same shapes ---- */
+typedef struct kiln_dataset kiln_dataset;
+
+typedef struct kiln_item { /* one side of a sample */
+    kiln_dtype dtype;
+    int ndim;
+    int64_t shape[KILN_MAX_DIMS]; /* without the batch */
+} kiln_item;
+
+typedef struct kiln_data_info {
+    char name[64]; /* "digits", "mnist/t10k-images-idx3-ubyte.gz" */
+    int64_t count;
+    kiln_item x, y;  /* y.dtype is KILN_DTYPES where samples have no target */
+    int64_t classes; /* how many different labels y can have; 0: no labels */
+    bool text;       /* x and y are bytes of a text, y one further than x */
+} kiln_data_info;
+KILN_API kiln_data_info kiln_data_describe(const kiln_dataset *d); /* count 0 and name "" for NULL */
+KILN_API int64_t kiln_data_count(const kiln_dataset *d);
+KILN_API void kiln_data_free(kiln_dataset *d); /* NULL is fine; not while a loader uses it */
+
+/* Tensors in memory: x [count, …] and y [count, …] or NULL. The data is copied. Integer labels: classes are counted. */
+KILN_API kiln_dataset *kiln_data_tensors(kiln_tensor *x, kiln_tensor *y);
+
+/* Samples made on demand: `read` fills x (and y, if the item has one) of sample `index`, row-major; it is called from
+ * several threads at once. False when it cannot; the error then names the sample. `context` must outlive the set. */
+typedef bool (*kiln_read_fn)(void *context, int64_t index, void *x, void *y);
+KILN_API kiln_dataset *kiln_data_generator(kiln_data_info info, kiln_read_fn read, void *context);
+
+/* IDX files, the MNIST family's, gzipped or not: images as f32 [1, height, width], (value/255 - mean) / std; labels
+ * i64. labels may be NULL. Everything is checked when opened: sizes against each other and against the file. */
+typedef struct kiln_idx_options {
+    double mean, std; /* 0: MNIST's 0.1307 and 0.3081 */
+} kiln_idx_options;
+#define kiln_data_idx(images, labels, ...) kiln_data_idx_(images, labels, (kiln_idx_options){__VA_ARGS__})
+KILN_API kiln_dataset *kiln_data_idx_(const char *images, const char *labels, kiln_idx_options options);
+
+/* A text as bytes: sample i is x = bytes[i·stride …][length] and y = the same one byte further, i64 below 256. */
+typedef struct kiln_text_options {
+    int64_t length;  /* 128 */
+    int64_t stride;  /* length */
+    double from, to; /* the part of the file to use; 0, 0 stands for 0 … 1 */
+} kiln_text_options;
+#define kiln_data_text(path, ...) kiln_data_text_(path, (kiln_text_options){__VA_ARGS__})
+KILN_API kiln_dataset *kiln_data_text_(const char *path, kiln_text_options options);
+
+/* Handwriting drawn on the spot: digits as strokes, distorted and noisy, f32 [1, 28, 28] normalised, labels i64 0 … 9.
+ * A sample is a function of its index alone; there is no end to them. The test set's indices lie apart from the
+ * training set's. */
+typedef struct kiln_digits_options {
+    bool test;
+    int64_t count; /* 60,000; test: 10,000 */
+} kiln_digits_options;
+#define kiln_data_digits(...) kiln_data_digits_((kiln_digits_options){__VA_ARGS__})
+KILN_API kiln_dataset *kiln_data_digits_(kiln_digits_options options);
+
+/* Samples first … first+count-1 of another set, which must outlive it. */
+KILN_API kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t count);
+
+/* ---- The loader ----
+ * The order of samples is a function of (seed, epoch, position) alone, the same for any number of workers. */
+typedef struct kiln_loader kiln_loader;
+typedef struct kiln_loader_options {
+    int64_t batch; /* 32 */
+    bool shuffle;
+    uint64_t seed;
+    int workers;        /* threads that prepare batches ahead; 0: the calling thread does it */
+    int prefetch;       /* batches ready at most; 0: 4 a worker */
+    bool drop_last;     /* leave out a last batch that is not full */
+    kiln_device device; /* where batches end up */
+} kiln_loader_options;
+#define kiln_loader_new(dataset, ...) kiln_loader_new_(dataset, (kiln_loader_options){__VA_ARGS__})
+KILN_API kiln_loader *kiln_loader_new_(kiln_dataset *d, kiln_loader_options options);
+KILN_API void kiln_loader_free(kiln_loader *l); /* before its data set */
+
+/* A batch. The tensors belong to the loader and hold until the next call of kiln_loader_next or _seek. */
+typedef struct kiln_batch {
+    kiln_tensor *x, *y;   /* [size, …]; y NULL where there are no targets */
+    int64_t size;         /* samples in it */
+    int64_t epoch, index; /* the how manyth batch of which epoch, from 0 */
+} kiln_batch;
+
+/* The next batch; false at the end of the epoch (the call after that begins the next epoch) and on an error. */
+KILN_API bool kiln_loader_next(kiln_loader *l, kiln_batch *b);
+
+/* Goes to a place: the next batch is number `index` of `epoch`. */
+KILN_API bool kiln_loader_seek(kiln_loader *l, int64_t epoch, int64_t index);
+
+KILN_API int64_t kiln_loader_batches(const kiln_loader *l);                   /* in an epoch */
+KILN_API int64_t kiln_loader_batch_size(const kiln_loader *l, int64_t index); /* samples in batch `index` */
+
+/* Which sample stands at `position` of an epoch. */
+KILN_API int64_t kiln_loader_sample(const kiln_loader *l, int64_t epoch, int64_t position);
+
+/* Seconds that kiln_loader_next has waited for data since the loader was made. */
+KILN_API double kiln_loader_waited(const kiln_loader *l);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,102 @@
+/* Files: safetensors, checkpoints, model files. Every file is checked against its real size before memory is taken;
+ * errors name the file and the offset, line or tensor. What is written appears under its name only when it is complete
+ * and safe on disk: a file that is there is whole. */
+#ifndef KILN_IO_H
+#define KILN_IO_H
+
+#include "kiln/data.h"
+#include "kiln/nn.h"
+#include "kiln/optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- safetensors ---- */
+
+/* A pair of the file's __metadata__. */
+typedef struct kiln_meta {
+    const char *key, *value;
+} kiln_meta;
+
+/* Writes tensors with their names, and n pairs of metadata. */
+KILN_API bool kiln_safetensors_save(const char *path, kiln_params tensors, int n, const kiln_meta *metadata);
+
+/* An open file. Its header is read and checked; tensors are read when asked for. */
+typedef struct kiln_safetensors kiln_safetensors;
+typedef struct kiln_safetensor {
+    const char *name;
+    const char *dtype_name; /* as the file says: "F32", "I8" */
+    kiln_dtype dtype;       /* KILN_DTYPES where Kiln has no such type */
+    int ndim;
+    int64_t shape[KILN_MAX_DIMS];
+    uint64_t offset, bytes; /* of its data, from the start of the file */
+} kiln_safetensor;
+KILN_API kiln_safetensors *kiln_safetensors_open(const char *path);
+KILN_API void kiln_safetensors_close(kiln_safetensors *f);
+KILN_API int64_t kiln_safetensors_count(const kiln_safetensors *f);
+KILN_API const kiln_safetensor *kiln_safetensors_at(const kiln_safetensors *f, int64_t i); /* in the order of offsets */
+KILN_API int64_t kiln_safetensors_find(const kiln_safetensors *f, const char *name);       /* -1: not there */
+KILN_API const char *kiln_safetensors_meta(const kiln_safetensors *f, const char *key);    /* NULL: not there */
+KILN_API int kiln_safetensors_metas(const kiln_safetensors *f);
+KILN_API kiln_meta kiln_safetensors_meta_at(const kiln_safetensors *f, int i);
+/* A fresh tensor on `device`; or into one that is there (same shape; cast where floats differ). */
+KILN_API kiln_tensor *kiln_safetensors_load(kiln_safetensors *f, int64_t i, kiln_device device);
+KILN_API bool kiln_safetensors_load_into(kiln_safetensors *f, int64_t i, kiln_tensor *t);
+
+/* A module's state, by name. Loading changes nothing unless all names and shapes fit; the error lists those that do
+ * not. With `partial` names that only one side has are left alone. */
+KILN_API bool kiln_module_save(kiln_module *m, const char *path);
+KILN_API bool kiln_module_load(kiln_module *m, const char *path, bool partial);
+
+/* ---- Checkpoints: folder/step-00001234/ with model.safetensors, optim.safetensors, ema.safetensors, state.json ----
+ * The last complete one stays until the next is safe on disk; whatever interrupts a save, there is one to go on from.
+ */
+typedef struct kiln_checkpoint {
+    kiln_module *model;
+    kiln_optim *optim; /* NULL: none; the same for those below */
+    kiln_schedule *schedule;
+    kiln_ema *ema;
+    int64_t epoch, batch; /* the next batch to be trained on: kiln_loader_seek's numbers */
+    int64_t step;         /* optimizer steps taken; names the checkpoint */
+    uint64_t seed;        /* of the loader */
+    int nmeta;            /* pairs kept in model.safetensors: what model this is */
+    const kiln_meta *meta;
+    const char *extra; /* a JSON object that is kept as it is; loaded ones are freed with kiln_string_free */
+} kiln_checkpoint;
+/* Writes one; older ones but the last `keep` (0: 1) are removed afterwards. The calling thread's random state is part
+ * of it. */
+KILN_API bool kiln_checkpoint_save(const char *folder, const kiln_checkpoint *c, int keep);
+/* Loads the newest complete one into c's parts and numbers. False without an error when the folder has none; an error
+ * when it is one of another model or optimizer: then nothing was changed, and the message names what differs. */
+KILN_API bool kiln_checkpoint_load(const char *folder, kiln_checkpoint *c);
+/* The path of the newest complete one, or of `folder` itself when it is one; NULL without an error when there is none.
+ * Freed with kiln_string_free. */
+KILN_API char *kiln_checkpoint_find(const char *folder);
+
+/* ---- Model files ----
+ * YAML, for those who do not write C:
+ *
+ *     input: [1, 28, 28]
+ *     layers:
+ *       - conv2d: {out: 6, kernel: 5, padding: 2}
+ *       - relu
+ *       - max_pool2d: 2
+ *       - flatten
+ *       - linear: 10
+ *
+ * docs/model-files.md lists the layers. Sizes that follow from the layer before are not given. Errors name the line. */
+typedef struct kiln_model_file {
+    char name[64];
+    int ndim; /* of one input, without the batch */
+    int64_t shape[KILN_MAX_DIMS];
+    kiln_dtype dtype; /* of the input: f32, or i64 for tokens */
+} kiln_model_file;
+KILN_API kiln_module *kiln_model_read(const char *path, kiln_model_file *about); /* about may be NULL */
+/* From text; `name` stands for the file in messages. */
+KILN_API kiln_module *kiln_model_parse(const char *text, size_t bytes, const char *name, kiln_model_file *about);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

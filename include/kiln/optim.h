@@ -1,0 +1,116 @@
+/* Optimizers, schedules, clipping, averages of weights. */
+#ifndef KILN_OPTIM_H
+#define KILN_OPTIM_H
+
+#include "kiln/grad.h"
+#include "kiln/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kiln_optim kiln_optim;
+
+/* One list of options for all; each optimizer reads those it has and refuses others that are set. 0 stands for
+ * PyTorch's default; where 0 itself is meant and is not the default, write KILN_ZERO. */
+#define KILN_ZERO (-1.0)
+typedef struct kiln_optim_options {
+    double lr;                  /* sgd 1e-3, adam 1e-3, adamw 1e-3, rmsprop 1e-2, adagrad 1e-2, lion 1e-4 */
+    double weight_decay;        /* 0; adamw 1e-2; decoupled in adamw and lion, else added to the gradient */
+    double momentum;            /* sgd, rmsprop: 0 */
+    double dampening;           /* sgd: 0 */
+    bool nesterov;              /* sgd */
+    double beta1, beta2;        /* adam, adamw: 0.9, 0.999; lion: 0.9, 0.99 */
+    double eps;                 /* adam, adamw, rmsprop: 1e-8; adagrad: 1e-10 */
+    bool amsgrad;               /* adam, adamw */
+    double alpha;               /* rmsprop: 0.99 */
+    bool centered;              /* rmsprop */
+    double lr_decay;            /* adagrad: 0 */
+    double initial_accumulator; /* adagrad: 0 */
+} kiln_optim_options;
+
+/* kiln_optim_adam(kiln_parameters(model), .lr = 1e-3). The parameters must outlive the optimizer. NULL with an error.
+ */
+#define kiln_optim_sgd(params, ...)     kiln_optim_new("sgd", params, (kiln_optim_options){__VA_ARGS__})
+#define kiln_optim_adam(params, ...)    kiln_optim_new("adam", params, (kiln_optim_options){__VA_ARGS__})
+#define kiln_optim_adamw(params, ...)   kiln_optim_new("adamw", params, (kiln_optim_options){__VA_ARGS__})
+#define kiln_optim_rmsprop(params, ...) kiln_optim_new("rmsprop", params, (kiln_optim_options){__VA_ARGS__})
+#define kiln_optim_adagrad(params, ...) kiln_optim_new("adagrad", params, (kiln_optim_options){__VA_ARGS__})
+#define kiln_optim_lion(params, ...)    kiln_optim_new("lion", params, (kiln_optim_options){__VA_ARGS__})
+KILN_API kiln_optim *kiln_optim_new(const char *name, kiln_params params, kiln_optim_options options);
+KILN_API void kiln_optim_free(kiln_optim *o);
+
+/* A further group of parameters with options of its own (unset ones are the first group's). A parameter is in one
+ * group. */
+#define kiln_optim_group(o, params, ...) kiln_optim_add_group(o, params, (kiln_optim_options){__VA_ARGS__})
+KILN_API bool kiln_optim_add_group(kiln_optim *o, kiln_params params, kiln_optim_options options);
+
+/* Forgets the gradients of all its parameters. */
+KILN_API void kiln_zero_grad(kiln_optim *o);
+
+/* Updates every parameter that has a gradient. If gradients of an earlier step were not zeroed and the new ones were
+ * added to them, that is noticed and said once (kiln_last_notice). */
+KILN_API bool kiln_optim_step(kiln_optim *o);
+
+KILN_API const char *kiln_optim_name(const kiln_optim *o); /* "adam" */
+KILN_API int64_t kiln_optim_steps(const kiln_optim *o);    /* steps taken, not counting those that were discarded */
+KILN_API int kiln_optim_groups(const kiln_optim *o);
+KILN_API double kiln_optim_lr(const kiln_optim *o, int group); /* NaN with an error when there is no such group */
+KILN_API bool kiln_optim_set_lr(kiln_optim *o, int group, double lr); /* group -1: all */
+
+/* Its tensors, for saving: "0.weight.exp_avg", … They belong to the optimizer. State that a first step would make is
+ * made by this call. */
+KILN_API kiln_params kiln_optim_state(kiln_optim *o);
+/* After the state's tensors were overwritten with saved ones: how many steps had been taken. */
+KILN_API bool kiln_optim_set_steps(kiln_optim *o, int64_t steps);
+
+/* ---- Clipping: between kiln_backward and kiln_optim_step ---- */
+
+/* Scales all gradients so that their norm together is at most max_norm. The norm before, as a tensor of no dimensions.
+ */
+KILN_API kiln_tensor *kiln_clip_grad_norm(kiln_params params, double max_norm);
+KILN_API bool kiln_clip_grad_value(kiln_params params, double limit);
+
+/* ---- A moving average of a module's state ---- */
+typedef struct kiln_ema kiln_ema;
+KILN_API kiln_ema *kiln_ema_new(kiln_module *m, double decay); /* starts as a copy */
+KILN_API void kiln_ema_free(kiln_ema *e);
+KILN_API bool
+kiln_ema_update(kiln_ema *e); /* after each optimizer step: average = decay·average + (1 - decay)·weights */
+KILN_API bool kiln_ema_swap(kiln_ema *e);         /* weights and averages change places; once more to go back */
+KILN_API kiln_params kiln_ema_state(kiln_ema *e); /* for saving; the names are the module's */
+
+/* ---- Schedules: the learning rate as a function of time ----
+ * A schedule scales what each group's rate was when it was made. kiln_schedule_advance goes one unit on, whatever the
+ * program counts in: steps or epochs. Free it before the optimizer. */
+typedef struct kiln_schedule kiln_schedule;
+KILN_API kiln_schedule *kiln_schedule_constant(kiln_optim *o);
+KILN_API kiln_schedule *kiln_schedule_step(kiln_optim *o, int64_t every, double gamma);
+KILN_API kiln_schedule *kiln_schedule_multistep(kiln_optim *o, int n, const int64_t *milestones, double gamma);
+KILN_API kiln_schedule *kiln_schedule_exponential(kiln_optim *o, double gamma);
+KILN_API kiln_schedule *kiln_schedule_linear(kiln_optim *o, double from, double to, int64_t total); /* factors */
+KILN_API kiln_schedule *kiln_schedule_cosine(kiln_optim *o, int64_t total, double final_factor);
+/* PyTorch's OneCycleLR with its defaults: up to max_lr in the first `up` share (0: 0.3), then down, by cosines. */
+KILN_API kiln_schedule *kiln_schedule_one_cycle(kiln_optim *o, double max_lr, int64_t total, double up);
+/* Linear from `start` times the rate (0: 1/units) to the full rate over `units`, then what `then` says (NULL:
+ * constant), counted from there. Owns `then`, also when it fails. */
+KILN_API kiln_schedule *kiln_schedule_warmup(kiln_optim *o, int64_t units, double start, kiln_schedule *then);
+/* Times `factor` when the value given to kiln_schedule_observe has not fallen for `patience` calls (PyTorch's defaults:
+ * 0.1, 10; its threshold: 1e-4 relative); `rising`: not risen. */
+KILN_API kiln_schedule *kiln_schedule_plateau(kiln_optim *o, double factor, int64_t patience, bool rising);
+KILN_API void kiln_schedule_free(kiln_schedule *s);
+KILN_API bool kiln_schedule_advance(kiln_schedule *s);
+KILN_API bool kiln_schedule_observe(kiln_schedule *s, double value); /* for plateau; others ignore it */
+/* All a schedule remembers, for saving. */
+typedef struct kiln_schedule_state {
+    int64_t unit;          /* advances so far */
+    double best, factor;   /* plateau */
+    int64_t bad, observed; /* plateau */
+} kiln_schedule_state;
+KILN_API kiln_schedule_state kiln_schedule_get(const kiln_schedule *s);
+KILN_API bool kiln_schedule_set(kiln_schedule *s, kiln_schedule_state state); /* also sets the optimizer's rates */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

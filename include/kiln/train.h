@@ -1,0 +1,135 @@
+/* Training in one call: fit, evaluate, predict. All of it is written with the public interface of the other headers;
+ * the explicit loop can do the same. */
+#ifndef KILN_TRAIN_H
+#define KILN_TRAIN_H
+
+#include <signal.h>
+#include "kiln/io.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Losses by name. Cross-entropy takes [N, classes] or [N, …, classes] and i64 targets [N, …]. */
+typedef enum kiln_loss {
+    KILN_CROSS_ENTROPY,
+    KILN_MSE,
+    KILN_L1,
+    KILN_HUBER,
+    KILN_BCE_LOGITS,
+    KILN_RECONSTRUCTION /* MSE against the input itself: autoencoders */
+} kiln_loss;
+/* Or one of one's own: the mean over the batch. */
+typedef kiln_tensor *(*kiln_loss_fn)(kiln_tensor *output, kiln_tensor *x, kiln_tensor *y, void *context);
+
+/* Metrics, to be or-ed. The loss is always there. */
+typedef enum kiln_metric {
+    KILN_ACCURACY = 1,
+    KILN_TOP5 = 2,
+    KILN_CONFUSION = 4,  /* evaluate alone: kiln_result.confusion */
+    KILN_PERPLEXITY = 8, /* exp(loss) */
+    KILN_MAE = 16
+} kiln_metric;
+
+/* What one pass over a data set gave. */
+typedef struct kiln_result {
+    double loss;
+    double accuracy, top5, perplexity, mae; /* NaN where not asked for */
+    int64_t samples;
+    double seconds;
+    int64_t classes;    /* of the confusion matrix; 0: none */
+    int64_t *confusion; /* [classes, classes], row: the label, column: what was predicted; kiln_result_free */
+} kiln_result;
+KILN_API void kiln_result_free(kiln_result *r);
+
+typedef struct kiln_epoch {
+    int64_t epoch;     /* from 0 */
+    kiln_result train; /* averages over the epoch, in train mode */
+    kiln_result test;  /* of `validate`; samples 0 without */
+    double lr, seconds, samples_per_second,
+        data_wait; /* data_wait: the share of the time spent waiting for data, 0 … 1 */
+} kiln_epoch;
+
+typedef enum kiln_stop {
+    KILN_STOP_DONE,  /* all epochs */
+    KILN_STOP_EARLY, /* early_stop epochs without getting better */
+    KILN_STOP_ASKED, /* *stop was set, or a callback said so */
+    KILN_STOP_ERROR
+} kiln_stop;
+
+typedef struct kiln_history {
+    int64_t count;
+    kiln_epoch *epochs; /* kiln_history_free */
+    int64_t steps;      /* optimizer steps, all in all */
+    int64_t best;       /* the epoch with the best test loss (train loss without `validate`); -1: none */
+    double first_step;  /* seconds from the call to the end of the first step: planning included */
+    kiln_stop stop;
+} kiln_history;
+KILN_API void kiln_history_free(kiln_history *h);
+
+/* Called at the given moments; false ends training (KILN_STOP_ASKED). Members may be NULL. */
+typedef struct kiln_callback {
+    bool (*step)(void *context, int64_t epoch, int64_t step);
+    bool (*epoch)(void *context, const kiln_epoch *e);
+    void *context;
+} kiln_callback;
+
+typedef struct kiln_fit_options {
+    int64_t epochs;         /* 1 */
+    int64_t batch;          /* 32 */
+    kiln_dataset *validate; /* looked at after each epoch */
+    kiln_optim *optim;      /* NULL: adam with its defaults */
+    kiln_schedule *schedule;
+    bool schedule_epochs; /* it counts epochs instead of optimizer steps */
+    kiln_loss loss;
+    kiln_loss_fn loss_fn; /* instead of `loss` */
+    void *loss_context;
+    unsigned metrics;             /* kiln_metric */
+    int64_t accumulate;           /* batches whose gradients make one step; 1 */
+    double clip_norm, clip_value; /* 0: none */
+    kiln_ema *ema;                /* updated each step; used for validation and `best` */
+    int64_t early_stop;           /* epochs without a better test loss; 0: never */
+
+    uint64_t seed; /* of the order of samples; kiln_manual_seed sets the one for weights and dropout */
+    bool no_shuffle;
+    int workers;   /* of the loader */
+    int64_t limit; /* optimizer steps at most; 0: no limit */
+
+    const char *checkpoint; /* a folder: last state, best weights (best.safetensors), made where missing */
+    int64_t save_steps;     /* a checkpoint every so many steps; 0: after each epoch */
+    bool resume;            /* go on from the folder's last checkpoint, if there is one */
+    int nmeta;              /* kept in the files: what model this is */
+    const kiln_meta *meta;
+    const char *log; /* JSON lines, or CSV when it ends in ".csv"; continued on resume */
+    FILE *progress;  /* where to show progress: a line that moves on a terminal, plain lines otherwise */
+
+    const kiln_callback *callbacks;
+    int ncallbacks;
+    volatile sig_atomic_t *stop; /* set it (in a signal handler) to end after the current step, with a checkpoint */
+} kiln_fit_options;
+
+/* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. */
+#define kiln_fit(model, train, ...) kiln_fit_(model, train, (kiln_fit_options){__VA_ARGS__})
+KILN_API kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options options);
+
+typedef struct kiln_evaluate_options {
+    int64_t batch; /* 256 */
+    kiln_loss loss;
+    kiln_loss_fn loss_fn;
+    void *loss_context;
+    unsigned metrics;
+    int workers;
+    int64_t limit; /* samples at most; 0: all */
+    FILE *progress;
+    volatile sig_atomic_t *stop;
+} kiln_evaluate_options;
+#define kiln_evaluate(model, data, ...) kiln_evaluate_(model, data, (kiln_evaluate_options){__VA_ARGS__})
+KILN_API kiln_result kiln_evaluate_(kiln_module *model, kiln_dataset *data, kiln_evaluate_options options);
+
+/* The model's outputs for all samples (batch by batch, in eval mode) as one tensor on the CPU, owned by the scope. */
+KILN_API kiln_tensor *kiln_predict(kiln_module *model, kiln_dataset *data, int64_t batch);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,46 @@
+/* Networks people know, built on kiln.h alone: read them as examples, copy them into programs. The kiln command, the
+ * tests and the benchmarks use them. Parameter names are those of the PyTorch models they correspond to (torchvision's
+ * resnet, GPT-2 as published, nn.Sequential for the small ones). Each returns a fresh module, or NULL with Kiln's
+ * error. */
+#ifndef KILN_MODELS_H
+#define KILN_MODELS_H
+
+#include <kiln.h>
+
+/* Sizes that are 0 take the default in the comment. */
+typedef struct model_options {
+    int64_t channels, height, width; /* of an image: 1, 28, 28 (resnets and vit: 3, 32, 32; resnet50: 3, 224, 224) */
+    int64_t classes;                 /* 10 */
+    int64_t vocabulary;              /* of tokens: 256 (gpt2: 50257) */
+    int64_t context;                 /* tokens seen at once: gpt2 1024 */
+    int64_t layers;                  /* gpt2 12, vit 12, lstm 1 */
+    int64_t heads;                   /* gpt2 12, vit 3 */
+    int64_t embed;                   /* width of the model: gpt2 768, vit 192, lstm 64 */
+    int64_t hidden;                  /* lstm 256, autoencoder's code 32 */
+    int64_t patch;                   /* vit: side of a patch, 4 (images of 224 and more: 16) */
+    double dropout;                  /* 0 */
+} model_options;
+
+kiln_module *model_mlp(model_options o);      /* flatten, 784-256-128-10 with ReLU */
+kiln_module *model_lenet(model_options o);    /* LeNet-5 with ReLU and max pooling */
+kiln_module *model_resnet18(model_options o); /* images below 64 pixels: 3x3 stem without pooling, as usual for CIFAR */
+kiln_module *model_resnet50(model_options o);
+kiln_module *model_vit_tiny(model_options o);  /* class token, learned positions, pre-norm */
+kiln_module *model_char_lstm(model_options o); /* embedding, LSTM, linear: [N, T] tokens to [N, T, vocabulary] */
+kiln_module *model_gpt2(model_options o); /* [N, T] tokens to [N, T, vocabulary]; the head is the token embedding */
+kiln_module *model_autoencoder(model_options o); /* 784-128-32-128-784, its output has the input's shape */
+
+/* All of them by name, for programs that take one from the command line: "gpt2", "vit-tiny", … */
+typedef struct model_entry {
+    const char *name, *about; /* "lenet", "two convolutions, three linear layers" */
+    kiln_module *(*build)(model_options o);
+    bool tokens; /* takes i64 tokens instead of images */
+    kiln_loss loss;
+} model_entry;
+extern const model_entry model_table[]; /* ends with a NULL name */
+
+/* "gpt2:layers=4,embed=128,heads=4,context=128": the entry, and `options` with what the text sets on top of what they
+ * hold. NULL with an error that suggests the nearest name or key. */
+const model_entry *model_find(const char *text, model_options *options);
+
+#endif
