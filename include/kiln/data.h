@@ -11,16 +11,16 @@ extern "C" {
 /* ---- Data sets: `count` samples, each an input x and a target y, all of the same shapes ---- */
 typedef struct kiln_dataset kiln_dataset;
 
-typedef struct kiln_item { /* one side of a sample */
+typedef struct kiln_field { /* one side of a sample */
     kiln_dtype dtype;
     int ndim;
     int64_t shape[KILN_MAX_DIMS]; /* without the batch */
-} kiln_item;
+} kiln_field;
 
 typedef struct kiln_data_info {
     char name[64]; /* "digits", "mnist/t10k-images-idx3-ubyte.gz" */
     int64_t count;
-    kiln_item x, y;  /* y.dtype is KILN_DTYPES where samples have no target */
+    kiln_field x, y;  /* y.dtype is KILN_DTYPES where samples have no target */
     int64_t classes; /* how many different labels y can have; 0: no labels */
     bool text;       /* x and y are bytes of a text, y one further than x */
 } kiln_data_info;
