@@ -40,7 +40,7 @@ typedef struct model_entry {
 extern const model_entry model_table[]; /* ends with a NULL name */
 
 /* "gpt2:layers=4,embed=128,heads=4,context=128": the entry, and `options` with what the text sets on top of what they
- * hold. NULL with an error that suggests the nearest name or key. */
-const model_entry *model_find(const char *text, model_options *options);
+ * hold. NULL when it names none; `why` then says what is wrong with it, with the nearest name or key. */
+const model_entry *model_find(const char *text, model_options *options, char *why, size_t why_size);
 
 #endif
