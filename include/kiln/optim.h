@@ -48,35 +48,37 @@ KILN_API bool kiln_optim_add_group(kiln_optim *o, kiln_params params, kiln_optim
 /* Forgets the gradients of all its parameters. */
 KILN_API void kiln_zero_grad(kiln_optim *o);
 
-/* Updates every parameter that has a gradient. If gradients of an earlier step were not zeroed and the new ones were
- * added to them, that is noticed and said once (kiln_last_notice). */
+/* Updates every parameter that has a gradient and is not frozen. If gradients of an earlier step were not zeroed and
+ * the new ones were added to them, that is noticed and said once (kiln_next_notice). */
 KILN_API bool kiln_optim_step(kiln_optim *o);
 
 KILN_API const char *kiln_optim_name(const kiln_optim *o); /* "adam" */
-KILN_API int64_t kiln_optim_steps(const kiln_optim *o);    /* steps taken, not counting those that were discarded */
+/* Steps taken, not counting those that were discarded. What a device is still working on counts until it has failed. */
+KILN_API int64_t kiln_optim_steps(const kiln_optim *o);
 KILN_API int kiln_optim_groups(const kiln_optim *o);
 KILN_API double kiln_optim_lr(const kiln_optim *o, int group); /* NaN with an error when there is no such group */
 KILN_API bool kiln_optim_set_lr(kiln_optim *o, int group, double lr); /* group -1: all */
 
-/* Its tensors, for saving: "0.weight.exp_avg", … They belong to the optimizer. State that a first step would make is
- * made by this call. */
+/* Its tensors, for saving: "0.weight.exp_avg", …, and last "skipped": how many steps each parameter had no gradient in.
+ * The list belongs to the optimizer and holds until it is asked for again. State that a first step would make is made
+ * by this call. Empty for optimizers without state; empty with an error on failure. */
 KILN_API kiln_params kiln_optim_state(kiln_optim *o);
 /* After the state's tensors were overwritten with saved ones: how many steps had been taken. */
 KILN_API bool kiln_optim_set_steps(kiln_optim *o, int64_t steps);
 
 /* ---- Clipping: between kiln_backward and kiln_optim_step ---- */
 
-/* Scales all gradients so that their norm together is at most max_norm. The norm before, as a tensor of no dimensions.
- */
+/* Scales all gradients so that their norm together is at most max_norm. The norm before, as a tensor of no dimensions;
+ * NULL with an error. */
 KILN_API kiln_tensor *kiln_clip_grad_norm(kiln_params params, double max_norm);
-KILN_API bool kiln_clip_grad_value(kiln_params params, double limit);
+KILN_API bool kiln_clip_grad_value(kiln_params params, double limit); /* each element to -limit … limit */
 
 /* ---- A moving average of a module's state ---- */
 typedef struct kiln_ema kiln_ema;
 KILN_API kiln_ema *kiln_ema_new(kiln_module *m, double decay); /* starts as a copy */
 KILN_API void kiln_ema_free(kiln_ema *e);
-KILN_API bool
-kiln_ema_update(kiln_ema *e); /* after each optimizer step: average = decay·average + (1 - decay)·weights */
+/* After each optimizer step: average = decay·average + (1 - decay)·weights; what is no float is copied. */
+KILN_API bool kiln_ema_update(kiln_ema *e);
 KILN_API bool kiln_ema_swap(kiln_ema *e);         /* weights and averages change places; once more to go back */
 KILN_API kiln_params kiln_ema_state(kiln_ema *e); /* for saving; the names are the module's */
 
@@ -89,8 +91,10 @@ KILN_API kiln_schedule *kiln_schedule_step(kiln_optim *o, int64_t every, double 
 KILN_API kiln_schedule *kiln_schedule_multistep(kiln_optim *o, int n, const int64_t *milestones, double gamma);
 KILN_API kiln_schedule *kiln_schedule_exponential(kiln_optim *o, double gamma);
 KILN_API kiln_schedule *kiln_schedule_linear(kiln_optim *o, double from, double to, int64_t total); /* factors */
+/* To final_factor times the rate; from `total` on it stays there. */
 KILN_API kiln_schedule *kiln_schedule_cosine(kiln_optim *o, int64_t total, double final_factor);
-/* PyTorch's OneCycleLR with its defaults: up to max_lr in the first `up` share (0: 0.3), then down, by cosines. */
+/* PyTorch's OneCycleLR with its defaults: from max_lr / 25 up to max_lr in the first `up` share (0: 0.3), then down, by
+ * cosines; the same for all groups. Momenta are left alone (cycle_momentum=False). */
 KILN_API kiln_schedule *kiln_schedule_one_cycle(kiln_optim *o, double max_lr, int64_t total, double up);
 /* Linear from `start` times the rate (0: 1/units) to the full rate over `units`, then what `then` says (NULL:
  * constant), counted from there. Owns `then`, also when it fails. */

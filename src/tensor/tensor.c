@@ -35,6 +35,7 @@ kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim,
     t->storage = storage;
     t->extra = NULL;
     t->offset = offset;
+    t->spent = KILN_UNSPENT;
     for (int d = 0; d < ndim; d++) /* a handful of words: loops are quicker than calls here */
         t->shape[d] = shape[d];
     for (int d = 0; stride && d < ndim; d++)

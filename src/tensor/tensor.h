@@ -56,6 +56,9 @@ typedef struct kiln_tensor_extra { /* what few tensors have: parameters, named a
     char name[96];
 } kiln_tensor_extra;
 
+/* What has become of a gradient, so that one that should have been zeroed is noticed. */
+typedef enum kiln_spent { KILN_UNSPENT, KILN_SPENT /* an optimizer has used it */, KILN_SPENT_AND_ADDED_TO } kiln_spent;
+
 struct kiln_tensor {
     atomic_int refs;
     uint8_t dtype, ndim;
@@ -71,6 +74,7 @@ struct kiln_tensor {
     int64_t shape[KILN_MAX_DIMS];
     int64_t stride[KILN_MAX_DIMS]; /* in elements */
     int64_t offset;                /* in elements */
+    uint8_t spent;                 /* kiln_spent: of gradients */
 };
 
 /* A new handle with one reference, in the current scope. Takes over the caller's reference to the storage (also when it

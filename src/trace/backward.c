@@ -204,6 +204,13 @@ static bool set_grad(kiln_trace *tr, kiln_tensor *t, kiln_tensor *g)
     return true;
 }
 
+bool kiln_trace_replace_grad(kiln_trace *tr, kiln_tensor *t, kiln_tensor *g)
+{
+    g->storage->role = KILN_ROLE_GRADIENT;
+    g->spent = t->extra->grad->spent;
+    return set_grad(tr, t, g);
+}
+
 static bool leaf_arrived(walk *w, int32_t value)
 {
     if (!w->grads[value])
@@ -222,6 +229,7 @@ static bool leaf_arrived(walk *w, int32_t value)
     if (!g)
         return false;
     g->storage->role = KILN_ROLE_GRADIENT;
+    g->spent = e->grad && e->grad->spent ? KILN_SPENT_AND_ADDED_TO : KILN_UNSPENT;
     return set_grad(w->tr, t, g);
 }
 

@@ -118,6 +118,9 @@ void kiln_trace_next_segment(kiln_trace *tr);
 /* The pending segment has run (or not: `restore`): forgets the gradients it replaced, or puts them back. */
 void kiln_trace_settle_grads(kiln_trace *tr, bool restore);
 
+/* Makes g the gradient of t, which has one already; the old one comes back if the pending segment is discarded. */
+bool kiln_trace_replace_grad(kiln_trace *tr, kiln_tensor *t, kiln_tensor *g);
+
 /* Outside steps, where nothing else does: runs off what has piled up, and forgets what no one can ask for any more. */
 bool kiln_trace_tidy(kiln_trace *tr);
 

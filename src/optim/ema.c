@@ -1,0 +1,137 @@
+/* A moving average of a module's parameters and buffers: often better than the weights of any one step. */
+#include <math.h>
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "optim/optim.h"
+#include "tensor/scope.h"
+
+struct kiln_ema {
+    double decay;
+    int64_t count;
+    kiln_tensor **weights; /* references: the module's own */
+    kiln_tensor **averages;
+    char **names;
+};
+
+void kiln_ema_free(kiln_ema *e)
+{
+    if (!e)
+        return;
+    for (int64_t i = 0; i < e->count; i++) {
+        kiln_tensor_unref(e->weights[i]);
+        kiln_release(e->averages[i]);
+        kiln_free(e->names[i]);
+    }
+    kiln_free(e->weights);
+    kiln_free(e->averages);
+    kiln_free(e->names);
+    kiln_free(e);
+}
+
+static bool add(kiln_ema *e, kiln_tensor *weight, const char *name)
+{
+    size_t size = strlen(name) + 1;
+    int64_t i = e->count;
+    if (!(e->names[i] = kiln_alloc(size, 1)))
+        return false;
+    memcpy(e->names[i], name, size);
+    e->weights[i] = kiln_tensor_ref(weight);
+    e->count++;
+    kiln_no_grad
+        e->averages[i] = kiln_keep(kiln_clone(weight));
+    if (e->averages[i])
+        e->averages[i]->storage->role = KILN_ROLE_OPTIMIZER;
+    return e->averages[i] != NULL;
+}
+
+static bool fill(kiln_ema *e, kiln_params state)
+{
+    size_t n = (size_t)state.count;
+    e->weights = kiln_alloc_zero(n, sizeof(kiln_tensor *));
+    e->averages = e->weights ? kiln_alloc_zero(n, sizeof(kiln_tensor *)) : NULL;
+    e->names = e->averages ? kiln_alloc_zero(n, sizeof(char *)) : NULL;
+    bool ok = e->names != NULL;
+    for (int64_t i = 0; ok && i < state.count; i++)
+        ok = add(e, state.tensors[i], state.names[i]);
+    return ok && kiln_eval(); /* here and now: a step that is discarded later must not take the copies with it */
+}
+
+kiln_ema *kiln_ema_new(kiln_module *m, double decay)
+{
+    if (!(decay >= 0 && decay <= 1))
+        return kiln_fail(KILN_E_ARGUMENT, "ema", "the decay is %g, but must be from 0 to 1", decay);
+    uint64_t failures = kiln_fail_count();
+    kiln_params state = m ? kiln_state(m) : (kiln_params){0};
+    if (!m || kiln_fail_count() != failures)
+        return !m && kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "ema", "the module is NULL") : NULL;
+    kiln_ema *e = kiln_alloc_zero(1, sizeof *e);
+    if (!e)
+        return NULL;
+    e->decay = decay;
+    if (fill(e, state))
+        return e;
+    kiln_ema_free(e);
+    return NULL;
+}
+
+/* Averages go where the weights have gone. */
+static bool follow(kiln_ema *e)
+{
+    for (int64_t i = 0; i < e->count; i++) {
+        if (e->averages[i]->device == e->weights[i]->device)
+            continue;
+        kiln_tensor *moved = kiln_keep(kiln_to(e->averages[i], e->weights[i]->device));
+        if (!moved)
+            return false;
+        moved->storage->role = KILN_ROLE_OPTIMIZER;
+        kiln_release(e->averages[i]);
+        e->averages[i] = moved;
+    }
+    return true;
+}
+
+static bool update(kiln_tensor *average, kiln_tensor *weight, double decay)
+{
+    bool blends = kiln_dtype_is_float(kiln_dtype_of(weight)); /* counters are copied */
+    return kiln_assign(average, blends ? kiln_lerp(average, weight, 1 - decay) : weight);
+}
+
+bool kiln_ema_update(kiln_ema *e)
+{
+    bool ok = kiln_optim_given(e, "average");
+    kiln_scope
+        kiln_no_grad {
+            ok = ok && follow(e);
+            for (int64_t i = 0; ok && i < e->count; i++)
+                ok = update(e->averages[i], e->weights[i], e->decay);
+        }
+    return ok;
+}
+
+static bool swap(kiln_tensor *a, kiln_tensor *b)
+{
+    kiln_tensor *was = kiln_clone(a);
+    return was && kiln_assign(a, b) && kiln_assign(b, was);
+}
+
+bool kiln_ema_swap(kiln_ema *e)
+{
+    bool ok = kiln_optim_given(e, "average");
+    kiln_scope
+        kiln_no_grad {
+            ok = ok && follow(e);
+            for (int64_t i = 0; ok && i < e->count; i++)
+                ok = swap(e->weights[i], e->averages[i]);
+        }
+    return ok;
+}
+
+kiln_params kiln_ema_state(kiln_ema *e)
+{
+    bool ok = kiln_optim_given(e, "average");
+    kiln_scope
+        kiln_no_grad
+            ok = ok && follow(e);
+    return ok ? (kiln_params){e->count, e->averages, (const char *const *)e->names} : (kiln_params){0};
+}

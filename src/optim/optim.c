@@ -1,0 +1,308 @@
+/* Optimizers: groups of parameters, their state, and the step that updates them all. */
+#include <math.h>
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "core/half.h"
+#include "optim/optim.h"
+#include "tensor/scope.h"
+#include "trace/trace.h"
+
+/* ---- Making ---- */
+
+static bool find_listed(const kiln_optim *o, const kiln_tensor *t, int64_t first, bool *listed)
+{
+    *listed = false;
+    for (int64_t i = 0; i < o->nparams; i++) {
+        if (o->params[i].tensor != t)
+            continue;
+        *listed = true; /* one that a list names twice (a tied weight) is one parameter */
+        if (i < first)
+            return kiln_fail(KILN_E_ARGUMENT, o->rule->op.name, "%s is in another group already", o->params[i].name);
+    }
+    return true;
+}
+
+static bool add_param(kiln_optim *o, kiln_tensor *t, const char *name, int64_t index, int group)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%lld", (long long)index);
+    name = name ? name : kiln_tensor_label(t, number);
+    if (!t)
+        return kiln_fail(KILN_E_ARGUMENT, o->rule->op.name, "parameter %s is NULL", name);
+    if (!kiln_dtype_is_float(kiln_dtype_of(t)))
+        return kiln_fail(KILN_E_DTYPE, o->rule->op.name, "%s is %s; only floats can be trained", name,
+                         kiln_dtype_name(kiln_dtype_of(t)));
+    size_t size = strlen(name) + 1;
+    if (!KILN_GROW(o->params, o->params_capacity, o->nparams + 1))
+        return false;
+    char *copy = kiln_alloc(size, 1);
+    if (!copy)
+        return false;
+    memcpy(copy, name, size);
+    o->params[o->nparams++] = (kiln_optim_param){.tensor = kiln_tensor_ref(t), .name = copy, .group = group};
+    return true;
+}
+
+static void free_params(kiln_optim *o, int64_t from)
+{
+    while (o->nparams > from) {
+        kiln_optim_param *p = &o->params[--o->nparams];
+        for (int k = 0; k < KILN_OPTIM_STATES; k++)
+            kiln_release(p->state[k]);
+        kiln_tensor_unref(p->tensor);
+        kiln_free(p->name);
+    }
+}
+
+static bool add_group(kiln_optim *o, kiln_params params, const kiln_optim_options *options)
+{
+    int64_t first = o->nparams;
+    bool ok = KILN_GROW(o->groups, o->groups_capacity, o->ngroups + 1);
+    for (int64_t i = 0; ok && i < params.count; i++) {
+        bool listed;
+        ok = find_listed(o, params.tensors[i], first, &listed) &&
+             (listed || add_param(o, params.tensors[i], params.names ? params.names[i] : NULL, i, (int)o->ngroups));
+    }
+    if (!ok) {
+        free_params(o, first);
+        return false;
+    }
+    o->groups[o->ngroups++] = *options;
+    return true;
+}
+
+static bool check_list(const char *who, kiln_params params)
+{
+    if (params.count >= 0 && (!params.count || params.tensors))
+        return true;
+    return kiln_fail(KILN_E_ARGUMENT, who, "the list of parameters is not one");
+}
+
+kiln_optim *kiln_optim_new(const char *name, kiln_params params, kiln_optim_options options)
+{
+    kiln_optim_options resolved;
+    const kiln_optim_rule *rule = kiln_optim_find(name);
+    if (!rule || !kiln_optim_resolve(rule, &options, &rule->defaults, &resolved) || !check_list(name, params))
+        return NULL;
+    if (!params.count) { /* what kiln_parameters gives when it fails, too */
+        if (kiln_ok())
+            kiln_fail(KILN_E_ARGUMENT, name, "there are no parameters to train");
+        return NULL;
+    }
+    kiln_optim *o = kiln_alloc_zero(1, sizeof *o);
+    if (!o)
+        return NULL;
+    o->rule = rule;
+    if (add_group(o, params, &resolved))
+        return o;
+    kiln_optim_free(o);
+    return NULL;
+}
+
+bool kiln_optim_add_group(kiln_optim *o, kiln_params params, kiln_optim_options options)
+{
+    kiln_optim_options resolved;
+    return kiln_optim_given(o, "optimizer") && kiln_optim_resolve(o->rule, &options, &o->groups[0], &resolved) &&
+           check_list(o->rule->op.name, params) && (params.count || kiln_ok()) && add_group(o, params, &resolved);
+}
+
+void kiln_optim_free(kiln_optim *o)
+{
+    if (!o)
+        return;
+    free_params(o, 0);
+    kiln_optim_free_names(o);
+    kiln_optim_drop_receipts(o, true);
+    kiln_release(o->skipped);
+    kiln_free(o->skips);
+    kiln_free(o->list);
+    kiln_free(o->names);
+    kiln_free(o->params);
+    kiln_free(o->groups);
+    kiln_free(o);
+}
+
+/* ---- State tensors ---- */
+
+static void fill(void *data, int64_t n, kiln_dtype dtype, double value)
+{
+    uint16_t half = dtype == KILN_F16 ? kiln_f32_to_f16((float)value) : kiln_f32_to_bf16((float)value);
+    for (int64_t i = 0; i < n; i++)
+        switch (dtype) {
+        case KILN_F64: ((double *)data)[i] = value; break;
+        case KILN_F32: ((float *)data)[i] = (float)value; break;
+        default: ((uint16_t *)data)[i] = half; break;
+        }
+}
+
+/* Made at once, not as a part of the step: it stays when the step is discarded, and the first step's plan is that of
+ * all others. */
+static kiln_tensor *make_state(const kiln_tensor *p, double value)
+{
+    int64_t n = kiln_numel(p);
+    void *data = value != 0 ? kiln_alloc((size_t)n, kiln_dtype_size(kiln_dtype_of(p))) : NULL;
+    if (value != 0 && !data)
+        return NULL;
+    if (data)
+        fill(data, n, kiln_dtype_of(p), value);
+    kiln_tensor *t = kiln_keep(kiln_tensor_new(data, kiln_dtype_of(p), p->ndim, p->shape, p->device));
+    kiln_free(data);
+    return t;
+}
+
+bool kiln_optim_place_state(const kiln_optim *o, kiln_optim_param *p)
+{
+    const kiln_optim_options *options = &o->groups[p->group];
+    for (int k = 0; k < KILN_OPTIM_STATES && o->rule->state[k]; k++) {
+        kiln_tensor *t = p->state[k];
+        if ((o->rule->has_state && !o->rule->has_state(options, k)) || (t && t->device == p->tensor->device))
+            continue;
+        if (!t)
+            t = make_state(p->tensor, options->initial_accumulator);
+        else
+            kiln_no_grad
+                t = kiln_keep(kiln_to(t, p->tensor->device));
+        if (!t)
+            return false;
+        t->storage->role = KILN_ROLE_OPTIMIZER;
+        kiln_release(p->state[k]);
+        p->state[k] = t;
+    }
+    return true;
+}
+
+/* ---- The step ---- */
+
+static bool is_due(const kiln_optim_param *p)
+{
+    return kiln_grad_of(p->tensor) && kiln_needs_grad(p->tensor);
+}
+
+/* A gradient that a step has used and that was added to since means that nobody zeroed it. */
+static void notice_unzeroed(kiln_optim *o, const kiln_optim_param *p)
+{
+    if (o->told || kiln_grad_of(p->tensor)->spent != KILN_SPENT_AND_ADDED_TO)
+        return;
+    o->told = true;
+    kiln_notice("%s: the gradient of %s was added to the one that an earlier step has used already: call "
+                "kiln_zero_grad before each kiln_backward (or before the first of several that make one step)",
+                o->rule->op.name, p->name);
+}
+
+/* The updates of all parameters on one device, and the receipt for them. */
+static bool update_device(kiln_optim *o, int64_t first, bool counts)
+{
+    kiln_device device = o->params[first].tensor->device;
+    kiln_optim_receipt *receipt = kiln_optim_open_receipt(o, counts);
+    for (int64_t i = first; receipt && i < o->nparams; i++) {
+        kiln_optim_param *p = &o->params[i];
+        if (p->done || p->tensor->device != device || !is_due(p))
+            continue;
+        kiln_tensor *g = kiln_grad_of(p->tensor);
+        kiln_update u = {&o->groups[p->group], p->steps + 1, p->tensor, g, p->state};
+        if (!o->rule->update(&u))
+            return false;
+        receipt->marks[i] = 1;
+        p->done = true;
+    }
+    return receipt && kiln_optim_close_receipt(o, device);
+}
+
+/* One pass over all groups. Every operation in it is a part of the optimizer's, for messages and for devices that can
+ * run all updates as one. */
+static bool update_all(kiln_optim *o)
+{
+    kiln_thread *th = kiln_thread_state();
+    const kiln_op *outer = th->composing;
+    bool ok = true, counts = true;
+    if (!outer)
+        th->composing = &o->rule->op;
+    kiln_scope
+        kiln_no_grad
+            for (int64_t i = 0; ok && i < o->nparams; i++)
+                if (!o->params[i].done && is_due(&o->params[i])) {
+                    ok = update_device(o, i, counts);
+                    counts = false;
+                }
+    th->composing = outer;
+    return ok;
+}
+
+bool kiln_optim_step(kiln_optim *o)
+{
+    kiln_trace *tr = kiln_optim_given(o, "optimizer") ? kiln_trace_current() : NULL;
+    if (!tr || !kiln_optim_settle(o))
+        return false;
+    for (int64_t i = 0; i < o->nparams; i++) {
+        kiln_optim_param *p = &o->params[i];
+        p->done = false;
+        if (!is_due(p))
+            continue;
+        if (!kiln_optim_place_state(o, p))
+            return false;
+        notice_unzeroed(o, p);
+    }
+    if (!update_all(o)) {
+        kiln_trace_discard(tr); /* half of the parameters must not be updated without the others */
+        return false;
+    }
+    for (int64_t i = 0; i < o->nparams; i++)
+        if (o->params[i].done)
+            kiln_grad_of(o->params[i].tensor)->spent = KILN_SPENT;
+    return true;
+}
+
+void kiln_zero_grad(kiln_optim *o)
+{
+    for (int64_t i = 0; o && i < o->nparams; i++)
+        kiln_zero_grad_of(o->params[i].tensor);
+}
+
+/* ---- Asking and setting ---- */
+
+const char *kiln_optim_name(const kiln_optim *o)
+{
+    return o ? o->rule->op.name : "";
+}
+
+int64_t kiln_optim_steps(const kiln_optim *o)
+{
+    if (!o)
+        return 0;
+    kiln_optim_settle((kiln_optim *)o); /* finds out what is so already */
+    return o->steps;
+}
+
+int kiln_optim_groups(const kiln_optim *o)
+{
+    return o ? (int)o->ngroups : 0;
+}
+
+static bool check_group(const kiln_optim *o, int group)
+{
+    if (!kiln_optim_given(o, "optimizer"))
+        return false;
+    if (group >= 0 && group < o->ngroups)
+        return true;
+    return kiln_fail(KILN_E_ARGUMENT, o->rule->op.name, "there is no group %d: the optimizer has %lld", group,
+                     (long long)o->ngroups);
+}
+
+double kiln_optim_lr(const kiln_optim *o, int group)
+{
+    return check_group(o, group) ? o->groups[group].lr : NAN;
+}
+
+bool kiln_optim_set_lr(kiln_optim *o, int group, double lr)
+{
+    if (!check_group(o, group == -1 ? 0 : group))
+        return false;
+    if (!isfinite(lr) || lr < 0)
+        return kiln_fail(KILN_E_ARGUMENT, o->rule->op.name, "a learning rate must be a number of at least 0, not %g",
+                         lr);
+    for (int g = 0; g < (int)o->ngroups; g++)
+        if (group == -1 || group == g)
+            o->groups[g].lr = lr;
+    return true;
+}

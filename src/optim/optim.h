@@ -1,0 +1,121 @@
+/* What an optimizer holds, and what its files share. optim.c makes optimizers and takes steps, options.c reads option
+ * lists, update.c has the formulas, receipt.c counts steps so that discarded ones do not count. */
+#ifndef KILN_OPTIM_OPTIM_H
+#define KILN_OPTIM_OPTIM_H
+
+#include "kiln/optim.h"
+#include "ops/op.h"
+
+enum { KILN_OPTIM_STATES = 3 };
+
+/* One parameter's update, about to be written. */
+typedef struct kiln_update {
+    const kiln_optim_options *options;
+    int64_t step; /* of this parameter, from 1 */
+    kiln_tensor *p, *g;
+    kiln_tensor *const *state; /* in the order of the rule's names; NULL where the options need none */
+} kiln_update;
+
+/* An optimizer is one record. */
+typedef struct kiln_optim_rule {
+    kiln_op op;     /* its name; the operations of all updates of a step are parts of it */
+    uint32_t takes; /* a bit for each option it has: KILN_OPTION_… */
+    kiln_optim_options defaults;
+    const char *state[KILN_OPTIM_STATES];                           /* names as PyTorch's */
+    bool (*has_state)(const kiln_optim_options *options, int slot); /* NULL: always all */
+    bool (*update)(const kiln_update *u); /* writes the update; false with an error. Whatever changes from step to step
+                                             is a float: a run-time scalar of the plan */
+} kiln_optim_rule;
+
+enum {
+    KILN_OPTION_LR,
+    KILN_OPTION_WEIGHT_DECAY,
+    KILN_OPTION_MOMENTUM,
+    KILN_OPTION_DAMPENING,
+    KILN_OPTION_NESTEROV,
+    KILN_OPTION_BETA1,
+    KILN_OPTION_BETA2,
+    KILN_OPTION_EPS,
+    KILN_OPTION_AMSGRAD,
+    KILN_OPTION_ALPHA,
+    KILN_OPTION_CENTERED,
+    KILN_OPTION_LR_DECAY,
+    KILN_OPTION_INITIAL_ACCUMULATOR,
+    KILN_OPTIONS
+};
+
+/* False if p is NULL, with an error where none explains it yet. */
+static inline bool kiln_optim_given(const void *p, const char *who)
+{
+    if (!p && kiln_ok())
+        kiln_fail(KILN_E_ARGUMENT, who, "the %s it is asked of is NULL", who);
+    return p != NULL;
+}
+
+extern const kiln_optim_rule *const kiln_optim_rules[]; /* NULL-terminated */
+
+/* The rule of this name; NULL with an error that suggests the nearest. */
+const kiln_optim_rule *kiln_optim_find(const char *name);
+
+/* *out = what was given, and `base` where nothing was. False with an error when the optimizer does not have an option
+ * that is set, or a value makes no sense. */
+bool kiln_optim_resolve(const kiln_optim_rule *rule, const kiln_optim_options *given, const kiln_optim_options *base,
+                        kiln_optim_options *out);
+
+typedef struct kiln_optim_param {
+    kiln_tensor *tensor; /* a reference */
+    char *name;
+    int group;
+    bool done;     /* scratch for a step */
+    int64_t steps; /* updates of it so far */
+    kiln_tensor *state[KILN_OPTIM_STATES];
+} kiln_optim_param;
+
+/* Proof that the updates of a step ran: an empty tensor that the same segment of the trace is to make. */
+typedef struct kiln_optim_receipt {
+    kiln_tensor *token;
+    bool counts;     /* the first one of its step: the one the optimizer's own count goes by */
+    uint8_t *marks;  /* which parameters were updated; kept for reuse when the receipt is settled */
+    int64_t room;    /* of marks */
+    int64_t nparams; /* how many there were */
+} kiln_optim_receipt;
+
+struct kiln_optim {
+    const kiln_optim_rule *rule;
+    kiln_optim_options *groups;
+    int64_t ngroups, groups_capacity;
+    kiln_optim_param *params;
+    int64_t nparams, params_capacity;
+    int64_t steps;
+    kiln_optim_receipt *receipts; /* of steps that are not known to have run, the oldest first */
+    int64_t nreceipts, receipts_capacity;
+    bool told; /* of the forgotten kiln_zero_grad */
+
+    /* kiln_optim_state's list. `skipped` holds how many steps each parameter had no part in, so that a late starter's
+     * own count can be restored. */
+    kiln_tensor *skipped;
+    int64_t *skips, skips_capacity; /* what was last put into it */
+    kiln_tensor **list;
+    char **names;
+    int64_t nlist, list_capacity, names_capacity;
+};
+
+/* The parameter's state tensors where it is: made, or moved after it. */
+bool kiln_optim_place_state(const kiln_optim *o, kiln_optim_param *p);
+void kiln_optim_free_names(kiln_optim *o);
+
+/* ---- receipt.c ---- */
+
+/* Finds out about steps written earlier: those that were discarded no longer count. False with the error of a device
+ * that failed and whose failure nobody was told of yet; the counts are right then, too. */
+bool kiln_optim_settle(kiln_optim *o);
+
+/* A receipt for updates about to be written, not yet on the list; NULL with an error. */
+kiln_optim_receipt *kiln_optim_open_receipt(kiln_optim *o, bool counts);
+
+/* The updates of the marked parameters were written on this device: from now on they count. */
+bool kiln_optim_close_receipt(kiln_optim *o, kiln_device device);
+
+void kiln_optim_drop_receipts(kiln_optim *o, bool all); /* all: memory as well */
+
+#endif

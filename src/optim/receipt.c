@@ -1,0 +1,124 @@
+/* Counting steps. A step is a transaction: when it is discarded, it never happened, and neither its number nor the bias
+ * corrections that follow from it may go on. An optimizer is not told; it looks. Each step leaves a receipt: an empty
+ * tensor that the same segment makes. Once that has a value, the step took place; if it never gets one, or the run that
+ * was to make it failed, the step did not. On devices that run while the host goes on, steps are taken as done until
+ * their run is known to have failed. That is soon enough: what is given to a device between a failure and its
+ * discovery is skipped by it. */
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "optim/optim.h"
+#include "tensor/scope.h"
+
+/* So many unsettled receipts, and the optimizer waits for the device once instead of keeping more. */
+enum { PATIENCE = 1024 };
+
+typedef enum fate { UNKNOWN, TAKEN, DISCARDED } fate;
+
+static fate fate_of(const kiln_optim_receipt *r)
+{
+    const kiln_storage *s = r->token->storage;
+    if (!s->has_memory)
+        return s->trace_refs > 0 ? UNKNOWN : DISCARDED;
+    if (!s->run)
+        return TAKEN;
+    bool ended = atomic_load_explicit(&s->run->refs, memory_order_acquire) == 1; /* the device let go of it */
+    if (!kiln_storage_computed(s))
+        return DISCARDED;
+    return ended ? TAKEN : UNKNOWN;
+}
+
+static bool runs_on(const kiln_optim_receipt *r)
+{
+    return r->token->storage->has_memory && r->token->storage->run;
+}
+
+/* After a failure the device may not have come to the runs behind it, which it will skip: only when it is idle is the
+ * fate of all of them known. */
+static bool wait_for_devices(const kiln_optim *o)
+{
+    bool ok = true;
+    for (int64_t i = 0; i < o->nreceipts; i++) {
+        bool last = i + 1 == o->nreceipts || o->receipts[i + 1].token->device != o->receipts[i].token->device;
+        if (last && runs_on(&o->receipts[i]))
+            ok &= kiln_device_wait(o->receipts[i].token->device);
+    }
+    return ok;
+}
+
+static void count(kiln_optim *o, const kiln_optim_receipt *r, int by)
+{
+    for (int64_t i = 0; i < r->nparams; i++)
+        o->params[i].steps += r->marks[i] ? by : 0;
+    o->steps += r->counts ? by : 0;
+}
+
+/* Takes receipt i off the list; its memory stays behind the last one. */
+static void drop(kiln_optim *o, int64_t i)
+{
+    kiln_optim_receipt r = o->receipts[i];
+    kiln_release(r.token);
+    r.token = NULL;
+    memmove(&o->receipts[i], &o->receipts[i + 1], (size_t)(o->nreceipts - i - 1) * sizeof r);
+    o->receipts[--o->nreceipts] = r;
+}
+
+bool kiln_optim_settle(kiln_optim *o)
+{
+    bool wait = o->nreceipts >= PATIENCE, ok = true;
+    for (int64_t i = 0; i < o->nreceipts && !wait; i++)
+        wait = runs_on(&o->receipts[i]) && fate_of(&o->receipts[i]) == DISCARDED;
+    if (wait)
+        ok = wait_for_devices(o);
+    for (int64_t i = 0; i < o->nreceipts;) {
+        fate f = fate_of(&o->receipts[i]);
+        if (f == UNKNOWN && wait && runs_on(&o->receipts[i]))
+            f = TAKEN;
+        if (f == UNKNOWN) {
+            i++;
+            continue;
+        }
+        if (f == DISCARDED)
+            count(o, &o->receipts[i], -1);
+        drop(o, i);
+    }
+    return ok;
+}
+
+kiln_optim_receipt *kiln_optim_open_receipt(kiln_optim *o, bool counts)
+{
+    int64_t before = o->receipts_capacity;
+    if (!KILN_GROW(o->receipts, o->receipts_capacity, o->nreceipts + 1))
+        return NULL;
+    if (o->receipts_capacity > before)
+        memset(o->receipts + before, 0, (size_t)(o->receipts_capacity - before) * sizeof *o->receipts);
+    kiln_optim_receipt *r = &o->receipts[o->nreceipts];
+    if (!KILN_GROW(r->marks, r->room, o->nparams))
+        return NULL;
+    memset(r->marks, 0, (size_t)o->nparams);
+    r->nparams = o->nparams;
+    r->counts = counts;
+    return r;
+}
+
+bool kiln_optim_close_receipt(kiln_optim *o, kiln_device device)
+{
+    kiln_optim_receipt *r = &o->receipts[o->nreceipts];
+    kiln_on_device (device)
+        r->token = kiln_keep(kiln_zeros(KILN_SHAPE(0), KILN_F32));
+    if (!r->token)
+        return false;
+    o->nreceipts++;
+    count(o, r, 1);
+    return true;
+}
+
+void kiln_optim_drop_receipts(kiln_optim *o, bool all)
+{
+    while (o->nreceipts)
+        drop(o, o->nreceipts - 1);
+    for (int64_t i = 0; all && i < o->receipts_capacity; i++)
+        kiln_free(o->receipts[i].marks);
+    if (all)
+        kiln_free(o->receipts);
+}

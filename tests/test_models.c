@@ -1,0 +1,261 @@
+/* The models of models/: ten training steps give PyTorch's losses and weights (golden/models.txt, made by
+ * make_models.py), from weights and batches that both sides make by formula. Also: names that do not exist, sizes,
+ * every model on every device. */
+#include <inttypes.h>
+#include "models.h"
+#include "support/core.h"
+
+enum { STEPS = 10, SAMPLES = 6 };
+
+/* ---- The formula of make_models.py ---- */
+
+static uint32_t hash_of(uint32_t i, uint32_t stream)
+{
+    uint32_t h = i * 2654435761u + (stream + 1) * 2246822519u;
+    for (int k = 0; k < 2; k++)
+        h = (h ^ h >> 16) * 0x45D9F3Bu;
+    return h ^ h >> 16;
+}
+
+static float uniform(uint32_t i, uint32_t stream)
+{
+    return (float)(hash_of(i, stream) >> 8) * 0x1p-23f - 1.0f;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static float *initial(kiln_tensor *t, const char *name, uint32_t stream)
+{
+    int64_t n = kiln_numel(t);
+    float *v = malloc((size_t)n * sizeof *v);
+    float bound = kiln_ndim(t) >= 2 ? (float)sqrt(1.0 / (double)(n / kiln_size(t, 0))) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        float u = uniform((uint32_t)i, stream);
+        v[i] = kiln_ndim(t) >= 2 ? u * bound : ends_with(name, "weight") ? 1.0f + u * 0.25f : u * 0.125f;
+    }
+    return v;
+}
+
+static void make_batch(const int64_t *shape, int ndim, int step, kiln_tensor **x, kiln_tensor **y)
+{
+    uint32_t stream = 1000 + (uint32_t)(step % 2);
+    int64_t n = shape[0];
+    if (ndim == 2) { /* tokens: y is one further than x */
+        int64_t *a = malloc((size_t)(n * shape[1]) * sizeof *a), *b = malloc((size_t)(n * shape[1]) * sizeof *b);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t t = 0; t < shape[1]; t++) {
+                uint32_t at = (uint32_t)(i * (shape[1] + 1) + t);
+                a[i * shape[1] + t] = hash_of(at, stream) % 256;
+                b[i * shape[1] + t] = hash_of(at + 1, stream) % 256;
+            }
+        *x = kiln_tensor_new(a, KILN_I64, 2, shape, kiln_default_device());
+        *y = kiln_tensor_new(b, KILN_I64, 2, shape, kiln_default_device());
+        free(a);
+        free(b);
+        return;
+    }
+    int64_t count = n * shape[1] * shape[2] * shape[3], labels[64];
+    float *pixels = malloc((size_t)count * sizeof *pixels);
+    for (int64_t i = 0; i < count; i++)
+        pixels[i] = uniform((uint32_t)i, stream);
+    for (int64_t i = 0; i < n; i++)
+        labels[i] = hash_of((uint32_t)i, stream + 1000) % 10;
+    *x = kiln_tensor_new(pixels, KILN_F32, 4, shape, kiln_default_device());
+    *y = kiln_tensor_new(labels, KILN_I64, 1, shape, kiln_default_device());
+    free(pixels);
+}
+
+/* ---- One block of the golden file ---- */
+
+typedef struct golden {
+    char spec[128], optimizer[16];
+    double lr, loss[STEPS];
+    int64_t shape[4];
+    int ndim;
+} golden;
+
+static bool read_golden(FILE *f, golden *g)
+{
+    char line[512];
+    memset(g, 0, sizeof *g);
+    if (!fgets(line, sizeof line, f) ||
+        sscanf(line, "model %127s %15s %lf %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, g->spec, g->optimizer, &g->lr,
+               &g->shape[0], &g->shape[1], &g->shape[2], &g->shape[3]) < 5)
+        return false;
+    g->ndim = g->shape[2] ? 4 : 2;
+    for (int i = 0; i < STEPS; i++)
+        if (!fgets(line, sizeof line, f) || sscanf(line, "loss %lf", &g->loss[i]) != 1)
+            return false;
+    return true;
+}
+
+static void check_tensor(const char *spec, const char *line, const char *name, kiln_tensor *t, const float *before)
+{
+    char expected_name[128];
+    double norm, pick[SAMPLES], change = 0;
+    int64_t n = kiln_numel(t);
+    int got = sscanf(line, "tensor %127s %lf %lf %lf %lf %lf %lf %lf", expected_name, &norm, &pick[0], &pick[1],
+                     &pick[2], &pick[3], &pick[4], &pick[5]);
+    assert_string_equal(name, expected_name);
+    assert_int_equal(got, n >= SAMPLES ? 2 + SAMPLES : 2);
+    float *after = malloc((size_t)n * sizeof *after);
+    assert_true(kiln_read(t, after, (size_t)n * sizeof *after));
+    for (int64_t i = 0; i < n; i++)
+        change += ((double)after[i] - before[i]) * ((double)after[i] - before[i]);
+    change = sqrt(change);
+    if (fabs(change - norm) > 1e-3 * norm)
+        fail_msg("%s: %s changed by %.8g, PyTorch's by %.8g", spec, name, change, norm);
+    double typical = norm / sqrt((double)n);
+    for (int k = 0; n >= SAMPLES && k < SAMPLES; k++) {
+        int64_t at = k * (n - 1) / (SAMPLES - 1);
+        double mine = (double)after[at] - before[at];
+        if (fabs(mine - pick[k]) > 1e-2 * typical + 1e-3 * fabs(pick[k]))
+            fail_msg("%s: %s[%" PRId64 "] changed by %.8g, PyTorch's by %.8g", spec, name, at, mine, pick[k]);
+    }
+    free(after);
+}
+
+static double train_step(kiln_module *m, kiln_optim *o, const golden *g, int step)
+{
+    double value = NAN;
+    kiln_tensor *kept = NULL;
+    kiln_step {
+        kiln_tensor *x, *y;
+        make_batch(g->shape, g->ndim, step, &x, &y);
+        kiln_tensor *out = kiln_forward(m, x);
+        if (g->ndim == 2) {
+            out = kiln_reshape(out, KILN_SHAPE(-1, kiln_size(out, -1)));
+            y = kiln_reshape(y, KILN_SHAPE(-1));
+        }
+        kept = kiln_keep(kiln_cross_entropy(out, y));
+        kiln_zero_grad(o);
+        kiln_backward(kept);
+        kiln_optim_step(o);
+    }
+    value = kiln_item(kept);
+    kiln_release(kept);
+    return value;
+}
+
+static void check_model(FILE *f, const golden *g)
+{
+    char why[200], line[512];
+    model_options options = {0};
+    const model_entry *entry = model_find(g->spec, &options, why, sizeof why);
+    assert_non_null(entry);
+    kiln_module *m = entry->build(options);
+    assert_non_null(m);
+    kiln_params p = kiln_parameters(m);
+    float **before = malloc((size_t)p.count * sizeof *before);
+    for (int64_t i = 0; i < p.count; i++) {
+        before[i] = initial(p.tensors[i], p.names[i], (uint32_t)i);
+        assert_true(kiln_write(p.tensors[i], before[i], (size_t)kiln_numel(p.tensors[i]) * sizeof(float)));
+    }
+    double momentum = strcmp(g->optimizer, "sgd") == 0 ? 0.9 : 0;
+    kiln_optim *o = kiln_optim_new(g->optimizer, p, (kiln_optim_options){.lr = g->lr, .momentum = momentum});
+    assert_non_null(o);
+    double worst = 0;
+    for (int step = 0; step < STEPS; step++) {
+        double loss = train_step(m, o, g, step), off = fabs(loss - g->loss[step]) / g->loss[step];
+        if (!(off <= 1e-4))
+            fail_msg("%s on %s: loss %.7g after %d steps, PyTorch's is %.7g", g->spec,
+                     kiln_device_name(kiln_default_device()), loss, step, g->loss[step]);
+        worst = off > worst ? off : worst;
+    }
+    for (int64_t i = 0; i < p.count; i++) {
+        assert_non_null(fgets(line, sizeof line, f));
+        check_tensor(g->spec, line, p.names[i], p.tensors[i], before[i]);
+        free(before[i]);
+    }
+    free(before);
+    print_message("%s on %s: losses within %.1e of PyTorch's\n", g->spec, kiln_device_name(kiln_default_device()),
+                  worst);
+    kiln_optim_free(o);
+    kiln_module_free(m);
+}
+
+static void golden_runs(void **state)
+{
+    (void)state;
+    FILE *f = fopen(KILN_TEST_DIR "/golden/models.txt", "r");
+    assert_non_null(f);
+    golden g;
+    int models = 0;
+    for (; read_golden(f, &g); models++)
+        check_model(f, &g);
+    fclose(f);
+    assert_int_equal(models, 6);
+    assert_int_equal(kiln_report(stderr), 0);
+}
+
+static void names_and_options(void **state)
+{
+    (void)state;
+    char why[200];
+    model_options o = {.channels = 3};
+    const model_entry *e = model_find("gpt2:layers=4,embed=128,dropout=0.25", &o, why, sizeof why);
+    assert_non_null(e);
+    assert_string_equal(e->name, "gpt2");
+    assert_true(o.layers == 4 && o.embed == 128 && o.dropout == 0.25 && o.channels == 3);
+    assert_null(model_find("gtp2", &o, why, sizeof why));
+    assert_non_null(strstr(why, "did you mean 'gpt2'"));
+    assert_null(model_find("gpt2:layer=4", &o, why, sizeof why));
+    assert_non_null(strstr(why, "did you mean 'layers'"));
+    assert_null(model_find("gpt2:layers=x", &o, why, sizeof why));
+    assert_null(model_find("gpt2:layers=0", &o, why, sizeof why));
+    assert_null(model_find("gpt2:layers", &o, why, sizeof why));
+    assert_null(model_find("gpt2:dropout=1", &o, why, sizeof why));
+    assert_null(model_find("", &o, why, sizeof why));
+}
+
+/* Every model of the table makes outputs of the right shape; nothing runs. */
+static void shapes(void **state)
+{
+    (void)state;
+    for (const model_entry *e = model_table; e->name; e++) {
+        model_options o = {.classes = 7, .vocabulary = 50, .context = 16};
+        bool gpt = strcmp(e->name, "gpt2") == 0, resnet50 = strcmp(e->name, "resnet50") == 0;
+        if (gpt) /* 124 million parameters take their time */
+            o.layers = o.heads = 2, o.embed = 32;
+        if (resnet50)
+            o.height = o.width = 32;
+        kiln_module *m = e->build(o);
+        if (!m)
+            fail_msg("%s: %s", e->name, kiln_last_error()->message);
+        bool small = !strcmp(e->name, "mlp") || !strcmp(e->name, "lenet") || !strcmp(e->name, "autoencoder");
+        int64_t image[4] = {2, small ? 1 : 3, small ? 28 : 32, small ? 28 : 32}, tokens[2] = {2, 16}, out[8];
+        int ndim;
+        if (!kiln_module_shape(m, e->tokens ? 2 : 4, e->tokens ? tokens : image, e->tokens ? KILN_I64 : KILN_F32, &ndim,
+                               out))
+            fail_msg("%s: %s", e->name, kiln_last_error()->message);
+        assert_int_equal(out[0], 2);
+        assert_int_equal(ndim, e->tokens ? 3 : e->loss == KILN_RECONSTRUCTION ? 4 : 2);
+        assert_int_equal(out[ndim - 1], e->tokens ? 50 : e->loss == KILN_RECONSTRUCTION ? 28 : 7);
+        kiln_module_free(m);
+    }
+}
+
+static void published_sizes(void **state)
+{
+    (void)state;
+    kiln_module *m = model_resnet18((model_options){.height = 224, .width = 224, .classes = 1000});
+    assert_int_equal(kiln_parameter_count(m), 11689512); /* torchvision's */
+    kiln_module_free(m);
+    m = model_resnet50((model_options){.classes = 1000});
+    assert_int_equal(kiln_parameter_count(m), 25557032);
+    kiln_module_free(m);
+    m = model_gpt2((model_options){.layers = 1});
+    assert_int_equal(kiln_parameter_count(m), 39385344 + 7087872); /* embeddings and final norm, one block */
+    kiln_module_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {core_test(golden_runs), core_test(names_and_options), core_test(shapes),
+                                       core_test(published_sizes)};
+    return CORE_MAIN(tests);
+}
