@@ -12,7 +12,7 @@ UNRANDOMISED  = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 build = cmake --preset $(1) $(2) && cmake --build --preset $(1) -j $(JOBS)
 ctest = ctest --preset $(1) -j $(JOBS) -R '$(TESTS)'
 
-.PHONY: all install-build test train bench debug plain asan ubsan tsan format check-format tidy install \
+.PHONY: all install-build test train bench debug plain asan ubsan tsan fuzz format check-format tidy install \
         clean help
 
 all: ## build (release)
@@ -27,7 +27,6 @@ test: install-build ## install what is missing, build, run all tests
 
 train: install-build ## install what is missing, build, train the default model on the best device
 	@$(call build,release)
-	@test -x build/release/bin/kiln || { echo "make train: there is no kiln command yet (src/cli/ is empty)" >&2; exit 1; }
 	@build/release/bin/kiln train
 
 bench: all ## build and run the benchmarks
@@ -37,6 +36,11 @@ bench: all ## build and run the benchmarks
 debug plain asan ubsan tsan: ## build that preset and run its tests
 	@$(call build,$@)
 	@$(UNRANDOMISED) $(call ctest,$@)
+
+FUZZ_SECONDS ?= 60
+fuzz: ## build the fuzz targets with clang and run each for FUZZ_SECONDS
+	@$(call build,fuzz)
+	@fuzz/run $(FUZZ_SECONDS)
 
 format: ## format the tracked C files
 	@$(if $(C_FILES),$(CLANG_FORMAT) -i $(C_FILES))

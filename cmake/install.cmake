@@ -12,3 +12,7 @@ install(FILES ${PROJECT_BINARY_DIR}/kiln-config-version.cmake DESTINATION ${pack
 
 configure_file(cmake/kiln.pc.in kiln.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/kiln.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# The command's manual and its completion in bash.
+install(FILES docs/kiln.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES tools/completion/kiln.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME kiln)

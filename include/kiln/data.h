@@ -20,7 +20,7 @@ typedef struct kiln_field { /* one side of a sample */
 typedef struct kiln_data_info {
     char name[64]; /* "digits", "mnist/t10k-images-idx3-ubyte.gz" */
     int64_t count;
-    kiln_field x, y;  /* y.dtype is KILN_DTYPES where samples have no target */
+    kiln_field x, y; /* y.dtype is KILN_DTYPES where samples have no target */
     int64_t classes; /* how many different labels y can have; 0: no labels */
     bool text;       /* x and y are bytes of a text, y one further than x */
 } kiln_data_info;
@@ -28,18 +28,21 @@ KILN_API kiln_data_info kiln_data_describe(const kiln_dataset *d); /* count 0 an
 KILN_API int64_t kiln_data_count(const kiln_dataset *d);
 KILN_API void kiln_data_free(kiln_dataset *d); /* NULL is fine; not while a loader uses it */
 
-/* Tensors in memory: x [count, …] and y [count, …] or NULL. The data is copied. Integer labels: classes are counted. */
+/* Tensors in memory: x [count, …] and y [count, …] or NULL. The data is copied. NaN and infinity are refused, the error
+ * names the sample. An integer y holds labels from 0 on (-100: none, as losses have it): classes are counted. */
 KILN_API kiln_dataset *kiln_data_tensors(kiln_tensor *x, kiln_tensor *y);
 
 /* Samples made on demand: `read` fills x (and y, if the item has one) of sample `index`, row-major; it is called from
- * several threads at once. False when it cannot; the error then names the sample. `context` must outlive the set. */
+ * several threads at once. False when it cannot; the error then names the sample. Integer y are checked against
+ * info.classes, unless that is 0. `context` must outlive the set. */
 typedef bool (*kiln_read_fn)(void *context, int64_t index, void *x, void *y);
 KILN_API kiln_dataset *kiln_data_generator(kiln_data_info info, kiln_read_fn read, void *context);
 
 /* IDX files, the MNIST family's, gzipped or not: images as f32 [1, height, width], (value/255 - mean) / std; labels
- * i64. labels may be NULL. Everything is checked when opened: sizes against each other and against the file. */
+ * i64. labels may be NULL. Everything is checked when opened: sizes against each other and against the file. Classes
+ * are the highest label plus one. */
 typedef struct kiln_idx_options {
-    double mean, std; /* 0: MNIST's 0.1307 and 0.3081 */
+    double mean, std; /* both 0: MNIST's 0.1307 and 0.3081 */
 } kiln_idx_options;
 #define kiln_data_idx(images, labels, ...) kiln_data_idx_(images, labels, (kiln_idx_options){__VA_ARGS__})
 KILN_API kiln_dataset *kiln_data_idx_(const char *images, const char *labels, kiln_idx_options options);
@@ -67,10 +70,12 @@ KILN_API kiln_dataset *kiln_data_digits_(kiln_digits_options options);
 KILN_API kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t count);
 
 /* ---- The loader ----
- * The order of samples is a function of (seed, epoch, position) alone, the same for any number of workers. */
+ * The order of samples is a function of (seed, epoch, position) alone, the same for any number of workers. A loader is
+ * used by one thread at a time. Workers begin with the first call of kiln_loader_next and prepare nothing beyond the
+ * epoch; where the system gives no threads the calling thread does their work. */
 typedef struct kiln_loader kiln_loader;
 typedef struct kiln_loader_options {
-    int64_t batch; /* 32 */
+    int64_t batch; /* 32, or all where there are fewer. More than the data set has is an error */
     bool shuffle;
     uint64_t seed;
     int workers;        /* threads that prepare batches ahead; 0: the calling thread does it */
@@ -89,19 +94,20 @@ typedef struct kiln_batch {
     int64_t epoch, index; /* the how manyth batch of which epoch, from 0 */
 } kiln_batch;
 
-/* The next batch; false at the end of the epoch (the call after that begins the next epoch) and on an error. */
+/* The next batch; false at the end of the epoch (the call after that begins the next epoch) and on an error: a sample
+ * that could not be read, by its number. After an error the next call tries the same batch again. */
 KILN_API bool kiln_loader_next(kiln_loader *l, kiln_batch *b);
 
-/* Goes to a place: the next batch is number `index` of `epoch`. */
+/* Goes to a place: the next batch is number `index` of `epoch`; kiln_loader_batches stands for the epoch's end. */
 KILN_API bool kiln_loader_seek(kiln_loader *l, int64_t epoch, int64_t index);
 
 KILN_API int64_t kiln_loader_batches(const kiln_loader *l);                   /* in an epoch */
 KILN_API int64_t kiln_loader_batch_size(const kiln_loader *l, int64_t index); /* samples in batch `index` */
 
-/* Which sample stands at `position` of an epoch. */
+/* Which sample stands at `position` of an epoch; -1 with an error when there is no such place. */
 KILN_API int64_t kiln_loader_sample(const kiln_loader *l, int64_t epoch, int64_t position);
 
-/* Seconds that kiln_loader_next has waited for data since the loader was made. */
+/* Seconds that kiln_loader_next has waited for workers, or read samples itself, since the loader was made. */
 KILN_API double kiln_loader_waited(const kiln_loader *l);
 
 #ifdef __cplusplus

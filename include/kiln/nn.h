@@ -160,31 +160,36 @@ KILN_API kiln_module *kiln_nn_residual(kiln_module *body, kiln_module *shortcut)
 
 /* ---- Modules of one's own ----
  * kiln_module_new("Block", forward, context, free_context), then add parameters, buffers and children by name;
- * `forward` finds them with kiln_module_child and kiln_module_tensor or keeps the pointers it got. free_context (may be
- * NULL) is called with context when the module is freed, or at once when kiln_module_new fails. */
+ * `forward` finds them with kiln_module_child and kiln_module_tensor or keeps the pointers it got; NULL: the module
+ * only groups others under its name. free_context (may be NULL) is called with context when the module is freed, or at
+ * once when kiln_module_new fails. Names have no dots: these separate names in a path. */
 typedef kiln_tensor *(*kiln_forward_fn)(kiln_module *self, kiln_tensor *x, void *context);
 KILN_API kiln_module *kiln_module_new(const char *kind, kiln_forward_fn forward, void *context,
                                       void (*free_context)(void *context));
 KILN_API kiln_module *kiln_module_add(kiln_module *parent, const char *name, kiln_module *child); /* returns child */
-/* The module takes t over (the scope no longer owns it). A parameter wants a gradient, a buffer (running means) does
- * not; both are part of the state. Return t. */
+/* The module takes t over (the scope no longer owns it), also when that fails; its value is computed now. A parameter
+ * wants a gradient, a buffer (running means) does not; both are part of the state. Return t. */
 KILN_API kiln_tensor *kiln_module_add_parameter(kiln_module *m, const char *name, kiln_tensor *t);
 KILN_API kiln_tensor *kiln_module_add_buffer(kiln_module *m, const char *name, kiln_tensor *t);
 KILN_API void *kiln_module_context(const kiln_module *m);
 
 /* ---- What is done with a tree ---- */
 
+/* The module's output, owned by the current scope like any operation's. An error that comes up on the way names the
+ * innermost module it came up in: "layer1.0.conv1 (Conv2d): …". */
 KILN_API kiln_tensor *kiln_forward(kiln_module *m, kiln_tensor *x);
-KILN_API void kiln_module_free(kiln_module *m); /* with its children; NULL is fine; not for children */
+KILN_API void kiln_module_free(kiln_module *m); /* with its children; NULL is fine, a child is left alone */
 
 /* Train mode (dropout acts, batch norm uses the batch) and eval mode, for the whole tree. Fresh modules train. */
 KILN_API void kiln_module_train(kiln_module *m, bool training);
 KILN_API bool kiln_module_training(const kiln_module *m);
 
-/* Frozen parameters want no gradient and are skipped by optimizers. */
+/* Frozen parameters want no gradient, lose the one they have, and are so skipped by optimizers. They stay in the lists.
+ */
 KILN_API bool kiln_module_freeze(kiln_module *m, bool frozen);
 
-/* Moves parameters, buffers and gradients; an optimizer's state follows at its next step. */
+/* Moves parameters, buffers and gradients; the handles stay valid, an optimizer's state follows at its next step. What
+ * is pending is computed first. On failure nothing has moved. */
 KILN_API bool kiln_module_to(kiln_module *m, kiln_device device);
 KILN_API kiln_device kiln_module_device(const kiln_module *m); /* of its first tensor; the default device without any */
 
@@ -202,14 +207,15 @@ typedef struct kiln_params {
     kiln_tensor *const *tensors;
     const char *const *names;
 } kiln_params;
-KILN_API kiln_params kiln_parameters(kiln_module *m); /* those that may be trained; none with an error on failure */
+KILN_API kiln_params kiln_parameters(kiln_module *m); /* frozen ones too; none with an error on failure */
 /* Those whose path matches a shell pattern ("*.bias"), or with `exclude` all others: for parameter groups. */
 KILN_API kiln_params kiln_parameters_matching(kiln_module *m, const char *pattern, bool exclude);
 KILN_API kiln_params kiln_state(kiln_module *m);       /* parameters and buffers in PyTorch's state_dict order */
 KILN_API int64_t kiln_parameter_count(kiln_module *m); /* elements of all parameters */
 
-/* A table (layer, output shape, parameters, memory) of what happens to an input of this shape and dtype; nothing runs.
- * Freed with kiln_string_free; NULL with an error. */
+/* A table (layer, output shape, parameters, memory) of what happens to an input of this shape and dtype in eval mode,
+ * at most 100 columns wide. Nothing of it runs (what was pending before does). Freed with kiln_string_free; NULL with
+ * an error. */
 KILN_API char *kiln_summary(kiln_module *m, int ndim, const int64_t *shape, kiln_dtype dtype);
 
 /* The output's shape for an input of this shape and dtype, without running anything. */

@@ -1,0 +1,117 @@
+/* The two texts made from the tables of options: a command's --help and the bash completion. */
+#include <string.h>
+#include <models.h>
+#include "cli/cli.h"
+
+/* ---- --help ---- */
+
+static void help_option(const option *o, FILE *out)
+{
+    char left[40];
+    int n = o->letter ? snprintf(left, sizeof left, "-%c, --%s", o->letter, o->name)
+                      : snprintf(left, sizeof left, "--%s", o->name);
+    if (o->value)
+        snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+    fprintf(out, "  %-21s %s\n", left, o->about);
+}
+
+static bool has_models(const command *c)
+{
+    for (const option *o = c->options; o->name; o++)
+        if (o->words && !strcmp(o->words, "<models>"))
+            return true;
+    return false;
+}
+
+void command_help(const command *c, FILE *out)
+{
+    fprintf(out, "usage: kiln %s [options]%s%s\n%s.\n\n", c->name, c->operands ? " " : "",
+            c->operands ? c->operands : "", c->about ? c->about : "");
+    for (const option *o = c->options; o->name; o++)
+        help_option(o, out);
+    fputs("  --help                this text\n", out);
+    if (has_models(c)) {
+        fputs("Models:", out);
+        for (const model_entry *m = model_table; m->name; m++)
+            fprintf(out, " %s", m->name);
+        fputc('\n', out);
+    }
+    if (c->notes)
+        fputs(c->notes, out);
+}
+
+/* ---- Completion ---- */
+
+static void case_of(const option *o)
+{
+    if (o->letter)
+        printf("        --%s | -%c) ", o->name, o->letter);
+    else
+        printf("        --%s) ", o->name);
+    if (!o->words)
+        printf("COMPREPLY=() ;;\n");
+    else if (!strcmp(o->words, "<folders>"))
+        printf("_kiln_paths -d ;;\n");
+    else if (strchr(o->words, '<') && strcmp(o->words, "<models>") != 0)
+        printf("_kiln_paths -f%s ;;\n", !strcmp(o->words, "<data>") ? " digits" : "");
+    else if (!strcmp(o->words, "<models>"))
+        printf("_kiln_paths -f \"$models\" ;;\n");
+    else
+        printf("_kiln_words \"%s\" ;;\n", o->words);
+}
+
+static void complete_command(const command *c)
+{
+    printf("    %s)\n        case $previous in\n", c->name);
+    for (const option *o = c->options; o->name; o++)
+        if (o->kind != OPTION_FLAG)
+            case_of(o);
+    printf("        *) if [[ $current == -* ]]; then\n               _kiln_words \"");
+    for (const option *o = c->options; o->name; o++)
+        printf("--%s ", o->name);
+    printf("--help\"\n           else\n               %s\n           fi ;;\n        esac ;;\n",
+           c->max_operands ? "_kiln_paths -f" : "COMPREPLY=()");
+}
+
+static int completion(const arguments *a)
+{
+    (void)a;
+    puts("# Completion of the kiln command in bash. Made by `kiln completion` from the command's own tables.\n"
+         "_kiln_words() {\n"
+         "    mapfile -t COMPREPLY < <(compgen -W \"$1\" -- \"$current\")\n"
+         "}\n"
+         "# Paths (-f files, -d folders) and, with a second argument, words.\n"
+         "_kiln_paths() {\n"
+         "    compopt -o filenames\n"
+         "    mapfile -t COMPREPLY < <(compgen -W \"${2-}\" -- \"$current\"; compgen \"$1\" -- \"$current\")\n"
+         "}\n"
+         "_kiln() {\n"
+         "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}");
+    printf("    local models=\"");
+    for (const model_entry *m = model_table; m->name; m++)
+        printf("%s%s", m == model_table ? "" : " ", m->name);
+    printf("\"\n    if ((COMP_CWORD == 1)); then\n        _kiln_words \"");
+    for (const command *const *c = commands; *c; c++)
+        if ((*c)->about)
+            printf("%s ", (*c)->name);
+    puts("help --version\"\n        return\n    fi\n"
+         "    # --option=value arrives as three words\n"
+         "    if [[ $current == = ]]; then\n"
+         "        current=\n"
+         "    elif [[ $previous == = ]]; then\n"
+         "        previous=${COMP_WORDS[COMP_CWORD - 2]}\n"
+         "    fi\n"
+         "    case ${COMP_WORDS[1]} in");
+    for (const command *const *c = commands; *c; c++)
+        if ((*c)->about)
+            complete_command(*c);
+    printf("    help) _kiln_words \"");
+    for (const command *const *c = commands; *c; c++)
+        if ((*c)->about)
+            printf("%s%s", c == commands ? "" : " ", (*c)->name);
+    puts("\" ;;\n    esac\n}\ncomplete -F _kiln kiln");
+    return EX_OK;
+}
+
+static const option no_options[] = {{0}};
+const command command_completion = {.name = "completion", .options = no_options, .run = completion};

@@ -1,0 +1,157 @@
+/* Memory that is there or ends the program, sizes and times as people write them, files. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include "cli/cli.h"
+
+static void *checked(void *p)
+{
+    if (!p)
+        exit(fail(EX_OSERR, "out of memory"));
+    return p;
+}
+
+void *must_alloc(size_t count, size_t size)
+{
+    return checked(calloc(count ? count : 1, size));
+}
+
+void *must_resize(void *p, size_t count, size_t size)
+{
+    return checked(reallocarray(p, count ? count : 1, size));
+}
+
+char *must_format(const char *format, ...)
+{
+    char *text = NULL;
+    va_list list;
+    va_start(list, format);
+    int n = vasprintf(&text, format, list);
+    va_end(list);
+    return checked(n < 0 ? NULL : text);
+}
+
+double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* ---- Texts ---- */
+
+enum { TEXT = 64 };
+
+static char *turning(void)
+{
+    static char buffers[16][TEXT];
+    static unsigned turn;
+    return buffers[turn++ % 16];
+}
+
+const char *show_size(uint64_t bytes)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    char *text = turning();
+    double n = (double)bytes / 1024;
+    int unit = 0;
+    if (bytes < 1024) {
+        snprintf(text, TEXT, "%llu B", (unsigned long long)bytes);
+        return text;
+    }
+    for (; n >= 999.5 && unit < 3; unit++)
+        n /= 1024;
+    snprintf(text, TEXT, "%.*f %s", n < 99.95 ? 1 : 0, n, units[unit]);
+    return text;
+}
+
+const char *show_count(int64_t n)
+{
+    char digits[32], *text = turning(), *out = text;
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)n);
+    for (int i = 0; i < length; i++) {
+        *out++ = digits[i];
+        if ((length - i - 1) % 3 == 0 && i + 1 < length && digits[i] != '-')
+            *out++ = ',';
+    }
+    *out = '\0';
+    return text;
+}
+
+const char *show_seconds(double s)
+{
+    char *text = turning();
+    if (s < 1e-3)
+        snprintf(text, TEXT, "%.0f us", s * 1e6);
+    else if (s < 1)
+        snprintf(text, TEXT, "%.*f ms", s < 0.01 ? 1 : 0, s * 1e3);
+    else if (s < 100)
+        snprintf(text, TEXT, "%.1f s", s);
+    else if (s < 3600)
+        snprintf(text, TEXT, "%d min %d s", (int)s / 60, (int)s % 60);
+    else
+        snprintf(text, TEXT, "%d h %d min", (int)s / 3600, (int)s / 60 % 60);
+    return text;
+}
+
+const char *show_shape(int n, const int64_t *shape)
+{
+    char *text = turning();
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < n && used < TEXT - 1; i++)
+        used += (size_t)snprintf(text + used, TEXT - used, "%s%lld", i ? "x" : "", (long long)shape[i]);
+    if (!n)
+        snprintf(text, TEXT, "scalar");
+    return text;
+}
+
+/* ---- Files ---- */
+
+bool path_exists(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0;
+}
+
+bool path_is_folder(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+char *read_text(const char *path, size_t limit, int *code)
+{
+    FILE *in = fopen(path, "rb");
+    struct stat s;
+    if (!in || fstat(fileno(in), &s) != 0 || S_ISDIR(s.st_mode)) {
+        int why = in ? EISDIR : errno;
+        if (in)
+            fclose(in);
+        *code = fail(EX_NOINPUT, "%s: %s", path, strerror(why));
+        return NULL;
+    }
+    char *text = NULL;
+    size_t used = 0, room = 0;
+    do {
+        if (used + 1 >= room)
+            text = must_resize(text, room = room ? 2 * room : 4096, 1);
+        size_t n = fread(text + used, 1, room - used - 1, in);
+        used += n;
+        if (!n)
+            break;
+    } while (used <= limit);
+    bool bad = ferror(in);
+    fclose(in);
+    if (bad || used > limit) {
+        free(text);
+        *code = bad ? fail(EX_IOERR, "%s: cannot be read", path)
+                    : fail(EX_DATAERR, "%s: larger than %s", path, show_size(limit));
+        return NULL;
+    }
+    text[used] = '\0';
+    return text;
+}

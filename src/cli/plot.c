@@ -1,0 +1,93 @@
+/* kiln plot: logs to a picture. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include "cli/chart.h"
+#include "cli/work.h"
+
+static const option options[] = {
+    {"out", 'o', OPTION_TEXT, "FILE", "picture to write: .svg or .png (curve.svg by the log)", 0, 0, "<files>"},
+    {"title", 0, OPTION_TEXT, "TEXT", "above the curves (what was trained)", 0, 0, NULL},
+    {0}};
+
+enum { MOST_LOGS = 32 };
+
+static const char *ending(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot ? dot : "";
+}
+
+static int draw(int n, const curves *logs, const char *path, const char *title)
+{
+    double width, height;
+    chart_size(n, logs, &width, &height);
+    canvas *c = !strcasecmp(ending(path), ".png") ? canvas_png(width, height) : canvas_svg(width, height);
+    chart_draw(c, n, logs, title);
+    if (c->finish(c, path))
+        return 0;
+    return fail(errno == ENOENT ? EX_NOINPUT : EX_IOERR, "%s: the picture cannot be written: %s", path,
+                strerror(errno));
+}
+
+int plot_logs(int n, char *const *paths, const char *path, const char *title)
+{
+    curves logs[MOST_LOGS] = {0};
+    int code = 0;
+    if (n > MOST_LOGS)
+        return fail(EX_USAGE, "at most %d logs can be compared", MOST_LOGS);
+    if (strcasecmp(ending(path), ".svg") != 0 && strcasecmp(ending(path), ".png") != 0) {
+        fail(EX_USAGE, "%s: a picture's name ends in .svg or .png", path);
+        return EX_USAGE;
+    }
+    for (int i = 0; i < n && !code; i++)
+        code = curves_read(&logs[i], paths[i]);
+    if (!code)
+        code = draw(n, logs, path, title);
+    for (int i = 0; i < n; i++)
+        curves_free(&logs[i]);
+    return code;
+}
+
+/* A run's folder stands for its log. */
+static char *log_of(const char *path)
+{
+    if (!path_is_folder(path))
+        return must_format("%s", path);
+    char *log = must_format("%s/log.jsonl", path), *csv = must_format("%s/log.csv", path);
+    bool use_csv = !path_exists(log) && path_exists(csv);
+    free(use_csv ? log : csv);
+    return use_csv ? csv : log;
+}
+
+static int plot(const arguments *a)
+{
+    char *standard[] = {DEFAULT_RUN}, **from = a->count ? a->rest : standard;
+    int n = a->count ? a->count : 1;
+    char **logs = must_alloc((size_t)n, sizeof *logs);
+    for (int i = 0; i < n; i++)
+        logs[i] = log_of(from[i]);
+    const char *slash = strrchr(logs[0], '/');
+    int folder = n == 1 && slash ? (int)(slash - logs[0]) + 1 : 0;
+    char *path = given(a, "out") ? must_format("%s", text_of(a, "out", ""))
+                                 : must_format("%.*scurve.svg", folder, logs[0]);
+    int code = plot_logs(n, logs, path, text_of(a, "title", NULL));
+    if (!code)
+        printf("Written: %s\n", path);
+    for (int i = 0; i < n; i++)
+        free(logs[i]);
+    free(logs);
+    free(path);
+    return code;
+}
+
+const command command_plot = {.name = "plot",
+                              .about = "Draws the curves of one or more logs as SVG or PNG",
+                              .operands = "[LOG|RUN...]",
+                              .options = options,
+                              .max_operands = -1,
+                              .notes = "\nLOG is what kiln train --log has written, RUN a folder it has made (kiln-run).\n"
+                                       "Examples: kiln plot kiln-run -o curve.png\n"
+                                       "          kiln plot first second third -o compared.svg\n",
+                              .run = plot};

@@ -1,0 +1,28 @@
+/* A recipe: all that decides what a training run computes, from options, a run that is resumed, and defaults that suit
+ * the model. It is kept in the run, so that --resume alone goes on as it began. */
+#ifndef KILN_CLI_RECIPE_H
+#define KILN_CLI_RECIPE_H
+
+#include "cli/work.h"
+
+typedef struct recipe {
+    int64_t epochs, batch, accumulate, warmup, early_stop, seed;
+    double lr, weight_decay, momentum, clip, ema; /* weight_decay, momentum < 0: the optimizer's own default */
+    bool no_shuffle;
+    char optim[16], schedule[96];
+} recipe;
+
+/* kept: the JSON object of the run that is resumed, or NULL. */
+int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept);
+char *recipe_meta(const recipe *r); /* a JSON object; freed by the caller */
+
+kiln_optim *recipe_optim(const recipe *r, kiln_module *m);
+/* 0 and *out, which counts optimizer steps. */
+int recipe_schedule(const recipe *r, kiln_optim *o, int64_t samples, kiln_schedule **out);
+
+/* Checks "--schedule" before anything is opened. */
+int schedule_check(const char *text);
+
+#define SCHEDULES "constant step cosine one-cycle exponential plateau"
+
+#endif

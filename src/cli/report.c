@@ -1,0 +1,112 @@
+/* What the command says when something is wrong, and which exit code (those of sysexits.h) goes with it. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "cli/cli.h"
+
+const char *current_command;
+
+bool colour_on(FILE *stream)
+{
+    const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
+    return isatty(fileno(stream)) && !(none && *none) && !(term && !strcmp(term, "dumb"));
+}
+
+static void say_head(const char *colour)
+{
+    bool on = colour_on(stderr);
+    fflush(stdout); /* so that the two come in the order they were written in */
+    fprintf(stderr, "%skiln%s%s:%s ", on ? colour : "", current_command ? " " : "",
+            current_command ? current_command : "", on ? "\033[0m" : "");
+}
+
+int fail(int code, const char *format, ...)
+{
+    va_list list;
+    say_head("\033[1;31m");
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    va_end(list);
+    fputc('\n', stderr);
+    return code;
+}
+
+void hint(const char *format, ...)
+{
+    va_list list;
+    fputs("  hint: ", stderr);
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    va_end(list);
+    fputc('\n', stderr);
+}
+
+static int exit_code_of(kiln_code code)
+{
+    switch (code) {
+    case KILN_OK: return EX_OK;
+    case KILN_E_ARGUMENT: return EX_USAGE;
+    case KILN_E_SHAPE:
+    case KILN_E_DTYPE:
+    case KILN_E_INDEX:
+    case KILN_E_FORMAT: return EX_DATAERR;
+    case KILN_E_MISSING: return EX_NOINPUT;
+    case KILN_E_DEVICE:
+    case KILN_E_UNSUPPORTED:
+    case KILN_E_LOST: return EX_UNAVAILABLE;
+    case KILN_E_MEMORY: return EX_OSERR;
+    case KILN_E_IO: return EX_IOERR;
+    case KILN_E_GRADIENT:
+    case KILN_E_STATE: break;
+    }
+    return EX_SOFTWARE;
+}
+
+/* An operation's name explains errors of shapes and indices; files and options are named by the message itself. */
+static bool names_operation(kiln_code code)
+{
+    return code == KILN_E_SHAPE || code == KILN_E_DTYPE || code == KILN_E_INDEX || code == KILN_E_GRADIENT ||
+           code == KILN_E_UNSUPPORTED;
+}
+
+int fail_kiln(void)
+{
+    say_notices();
+    kiln_error e = *kiln_last_error();
+    kiln_error_clear();
+    if (e.code == KILN_OK)
+        return fail(EX_SOFTWARE, "a call failed without saying why");
+    bool named = names_operation(e.code) && e.operation[0];
+    int code = fail(exit_code_of(e.code), "%s%s%s", named ? e.operation : "", named ? ": " : "", e.message);
+    if (e.hint[0])
+        hint("%s", e.hint);
+    return code;
+}
+
+void say_notices(void)
+{
+    for (const char *notice; (notice = kiln_next_notice());) {
+        say_head("\033[1;33m");
+        fprintf(stderr, "note: %s\n", notice);
+    }
+}
+
+/* A reader that has gone away (kiln inspect … | head) is no error worth words. */
+static bool reader_is_gone(void)
+{
+    struct pollfd fd = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&fd, 1, 0) == 1 && (fd.revents & (POLLERR | POLLHUP));
+}
+
+int finish_output(int code)
+{
+    errno = 0;
+    bool bad = fflush(stdout) != 0 || ferror(stdout);
+    if (!bad || errno == EBADF || reader_is_gone())
+        return code;
+    const char *why = errno ? strerror(errno) : "not everything could be written";
+    fail(EX_IOERR, "standard output: %s", why);
+    return code ? code : EX_IOERR;
+}

@@ -1,0 +1,145 @@
+/* Runs: finding the weights in a folder, the network and the data they belong to; and the device to use them on. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include "cli/work.h"
+
+static bool has_option(const arguments *a, const char *name)
+{
+    for (const option *o = a->command->options; o->name; o++)
+        if (!strcmp(o->name, name))
+            return true;
+    return false;
+}
+
+int use_device(const arguments *a, kiln_device *device)
+{
+    *device = kiln_device_parse(text_of(a, "device", "auto"));
+    if (*device == KILN_NO_DEVICE) {
+        fail_kiln();
+        hint("kiln devices lists what there is");
+        return EX_UNAVAILABLE;
+    }
+    if (given(a, "threads"))
+        kiln_set_num_threads((int)count_of(a, "threads", 0));
+    bool limit = has_option(a, "mem-limit") && given(a, "mem-limit");
+    if (!kiln_set_default_device(*device) || (limit && !kiln_memory_set_limit(*device, size_of(a, "mem-limit", 0))))
+        return fail_kiln();
+    return 0;
+}
+
+/* ---- Opening ---- */
+
+static int no_run(const char *path)
+{
+    if (!path_exists(path)) {
+        fail(EX_NOINPUT, "%s: %s", path, strerror(errno));
+        if (!strcmp(path, DEFAULT_RUN))
+            hint("kiln train makes it; or name a run's folder or a safetensors file");
+    } else {
+        fail(EX_NOINPUT, "%s: neither weights nor a checkpoint in this folder", path);
+    }
+    return EX_NOINPUT;
+}
+
+int saved_open(saved *s, const char *path)
+{
+    *s = (saved){0};
+    if (path_is_folder(path)) {
+        s->path = must_format("%s/best.safetensors", path);
+        if (!path_exists(s->path)) {
+            char *newest = kiln_checkpoint_find(path);
+            free(s->path);
+            s->path = newest ? must_format("%s/model.safetensors", newest) : NULL;
+            kiln_string_free(newest);
+        }
+        if (!kiln_ok())
+            return fail_kiln();
+    } else if (path_exists(path)) {
+        s->path = must_format("%s", path);
+    }
+    if (!s->path)
+        return no_run(path);
+    s->file = kiln_safetensors_open(s->path);
+    if (!s->file)
+        return fail_kiln();
+    s->model = kiln_safetensors_meta(s->file, "kiln.model");
+    s->data = kiln_safetensors_meta(s->file, "kiln.data");
+    s->train = kiln_safetensors_meta(s->file, "kiln.train");
+    return 0;
+}
+
+void saved_close(saved *s)
+{
+    kiln_safetensors_close(s->file);
+    free(s->path);
+    *s = (saved){0};
+}
+
+static json_t *member(json_t *o, const char *key)
+{
+    return json_is_object(o) ? json_object_get(o, key) : NULL;
+}
+
+char *meta_text(const char *json, const char *key, const char *otherwise)
+{
+    json_t *o = json ? json_loads(json, 0, NULL) : NULL;
+    const char *found = json_string_value(member(o, key));
+    char *text = found || otherwise ? must_format("%s", found ? found : otherwise) : NULL;
+    json_decref(o);
+    return text;
+}
+
+double meta_number(const char *json, const char *key, double otherwise)
+{
+    json_t *o = json ? json_loads(json, 0, NULL) : NULL, *value = member(o, key);
+    double n = json_is_number(value) ? json_number_value(value) : otherwise;
+    json_decref(o);
+    return n;
+}
+
+/* ---- What a command works on ---- */
+
+static int open_network(const arguments *a, const saved *s, network *n)
+{
+    const char *text = text_of(a, "model", s->model);
+    if (text)
+        return network_choose(n, text);
+    fail(EX_USAGE, "%s does not say which model its weights belong to", s->path);
+    hint("give --model, as in --model gpt2 or --model my-model.yaml");
+    return EX_USAGE;
+}
+
+static int open_data(const arguments *a, const saved *s, source *data)
+{
+    char *origin = meta_text(s->data, "source", "digits");
+    double split = number_of(a, "split", meta_number(s->data, "split", 0.9));
+    int64_t length = count_of(a, "length", (int64_t)meta_number(s->data, "length", 0));
+    int code = source_open(data, text_of(a, "data", origin), split, length);
+    free(origin);
+    return code;
+}
+
+int open_run(const arguments *a, network *n, source *data, kiln_device *device)
+{
+    saved s = {0};
+    *n = (network){0};
+    if (data)
+        *data = (source){0};
+    int code = saved_open(&s, a->count ? a->rest[0] : DEFAULT_RUN);
+    if (!code)
+        code = use_device(a, device);
+    if (!code)
+        code = open_network(a, &s, n);
+    if (!code && data)
+        code = open_data(a, &s, data);
+    if (!code)
+        code = network_build(n, data ? &data->info : NULL, *device);
+    if (!code && !kiln_module_load(n->module, s.path, false))
+        code = fail_kiln();
+    if (!code)
+        kiln_module_train(n->module, false);
+    saved_close(&s);
+    return code;
+}

@@ -1,0 +1,416 @@
+/* kiln train: a network, data, and a recipe, to a folder with weights, checkpoints, a log and a curve. */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "cli/recipe.h"
+
+static const option options[] = {
+    {"model", 0, OPTION_TEXT, "MODEL", "name[:key=value,...] or FILE.yaml (mlp; gpt2 for text)", 0, 0, "<models>"},
+    {"data", 0, OPTION_TEXT, "DATA", "digits, folder or file with IDX, or text file (digits)", 0, 0, "<data>"},
+    {"split", 0, OPTION_NUMBER, "SHARE", "trains, where there is no test set (0.9)", 0.001, 1, NULL},
+    {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (128)", 1, 1 << 20, NULL},
+    {"dropout", 0, OPTION_NUMBER, "P", "of models that have it (0)", 0, 0.999, NULL},
+    {"init", 0, OPTION_TEXT, "FILE", "begin with the weights of a safetensors file", 0, 0, "<files>"},
+    OPTION_DEVICE,
+    OPTION_THREADS,
+    {"workers", 0, OPTION_COUNT, "N", "threads that prepare data (1)", 0, 256, NULL},
+    OPTION_MEM_LIMIT,
+    {"epochs", 0, OPTION_COUNT, "N", "passes over the data (8; resnets 5, vit 10)", 1, 1e9, NULL},
+    {"limit", 0, OPTION_COUNT, "N", "stop after N optimizer steps", 1, 1e15, NULL},
+    {"batch", 0, OPTION_COUNT, "N", "samples at once (64; text 32)", 1, 1e9, NULL},
+    {"accumulate", 0, OPTION_COUNT, "N", "batches whose gradients make a step (1)", 1, 1e9, NULL},
+    {"lr", 0, OPTION_NUMBER, "RATE", "learning rate (1e-3; by model and optimizer)", 1e-12, 1e6, NULL},
+    {"optim", 0, OPTION_WORD, "NAME", "sgd adam adamw rmsprop adagrad lion (adam; adamw)", 0, 0, OPTIMIZERS},
+    {"momentum", 0, OPTION_NUMBER, "M", "of sgd (0.9) and rmsprop (0)", 0, 0.9999, NULL},
+    {"weight-decay", 0, OPTION_NUMBER, "D", "(0; adamw 0.01)", 0, 1e3, NULL},
+    {"schedule", 0, OPTION_WORD, "NAME", "constant step cosine one-cycle exponential plateau", 0, 0, SCHEDULES},
+    {"warmup", 0, OPTION_COUNT, "N", "steps in which the rate rises (0; text 100)", 0, 1e15, NULL},
+    {"clip", 0, OPTION_NUMBER, "NORM", "largest norm of all gradients (none; text 1)", 0, 1e9, NULL},
+    {"ema", 0, OPTION_NUMBER, "DECAY", "average the weights, e.g. 0.999 (no)", 0, 0.999999999, NULL},
+    {"early-stop", 0, OPTION_COUNT, "N", "stop after N epochs without a better test loss", 1, 1e9, NULL},
+    {"seed", 0, OPTION_COUNT, "N", "of weights, dropout and order (0)", 0, 9e15, NULL},
+    {"no-shuffle", 0, OPTION_FLAG, NULL, "take the samples in their order", 0, 0, NULL},
+    {"save", 0, OPTION_TEXT, "DIR", "the run's folder (kiln-run)", 0, 0, "<folders>"},
+    {"save-every", 0, OPTION_COUNT, "STEPS", "a checkpoint that often (after each epoch)", 1, 1e15, NULL},
+    {"resume", 0, OPTION_FLAG, NULL, "go on from the folder's last checkpoint", 0, 0, NULL},
+    {"log", 0, OPTION_TEXT, "FILE", ".jsonl or .csv (DIR/log.jsonl)", 0, 0, "<files>"},
+    {"quiet", 'q', OPTION_FLAG, NULL, "say nothing but errors", 0, 0, NULL},
+    {0}};
+
+/* All a run consists of. */
+typedef struct training {
+    const arguments *a;
+    network net;
+    source data;
+    recipe recipe;
+    kiln_device device;
+    kiln_optim *optim;
+    kiln_schedule *schedule;
+    kiln_ema *ema;
+    const char *folder;
+    char *log, *curve;
+    char *kept_model, *kept_data, *kept_recipe; /* of the run that is resumed */
+    bool quiet, resume;
+} training;
+
+/* ---- Ctrl-C ---- */
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void on_signal(int signal_number)
+{
+    (void)signal_number; /* SA_RESETHAND: the second one ends the program at once */
+    static const char text[] = "\nstopping after this step; once more to stop at once\n";
+    asked_to_stop = 1;
+    if (isatty(STDERR_FILENO)) {
+        ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+        (void)ignored;
+    }
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* a reader that goes away does not end the training */
+}
+
+/* ---- The folder ---- */
+
+static bool holds_run(const char *folder)
+{
+    char *best = must_format("%s/best.safetensors", folder), *checkpoint = kiln_checkpoint_find(folder);
+    bool there = path_exists(best) || checkpoint;
+    kiln_string_free(checkpoint);
+    kiln_error_clear();
+    free(best);
+    return there;
+}
+
+/* A run that is there is never overwritten: it is moved to the next free name. */
+static int make_way(training *t)
+{
+    if (!holds_run(t->folder))
+        return 0;
+    size_t length = strlen(t->folder);
+    while (length > 1 && t->folder[length - 1] == '/')
+        length--;
+    char *other = NULL;
+    for (int i = 1; !other || path_exists(other); i++) {
+        free(other);
+        other = must_format("%.*s.%d", (int)length, t->folder, i);
+    }
+    int code = 0;
+    if (rename(t->folder, other) != 0) {
+        code = fail(EX_IOERR, "%s holds a run and cannot be moved to %s: %s", t->folder, other, strerror(errno));
+        hint("go on with it by --resume, or choose another folder by --save");
+    } else if (!t->quiet) {
+        printf("The run that was in %.*s is now in %s\n", (int)length, t->folder, other);
+    }
+    free(other);
+    return code;
+}
+
+static int make_folder(training *t)
+{
+    if (!t->resume) {
+        int code = make_way(t);
+        if (code)
+            return code;
+    }
+    if (mkdir(t->folder, 0777) == 0 || (errno == EEXIST && path_is_folder(t->folder)))
+        return 0;
+    int why = errno;
+    fail(why == ENOENT ? EX_NOINPUT : EX_IOERR, "%s: the folder cannot be made: %s", t->folder, strerror(why));
+    if (why == ENOENT)
+        hint("the folder it is to be in does not exist");
+    return why == ENOENT ? EX_NOINPUT : EX_IOERR;
+}
+
+/* What the run that is resumed says about itself. */
+static int read_kept(training *t)
+{
+    if (!t->resume)
+        return 0;
+    char *newest = kiln_checkpoint_find(t->folder);
+    if (!newest && !kiln_ok())
+        return fail_kiln();
+    if (!newest) {
+        if (!t->quiet)
+            printf("No checkpoint in %s yet: training from the start\n", t->folder);
+        return 0;
+    }
+    char *path = must_format("%s/model.safetensors", newest);
+    saved s;
+    int code = saved_open(&s, path);
+    if (!code) {
+        t->kept_model = s.model ? must_format("%s", s.model) : NULL;
+        t->kept_data = s.data ? must_format("%s", s.data) : NULL;
+        t->kept_recipe = s.train ? must_format("%s", s.train) : NULL;
+    }
+    saved_close(&s);
+    free(path);
+    kiln_string_free(newest);
+    return code;
+}
+
+/* ---- Setting up ---- */
+
+static bool ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/* The model of --model, of the run, or the one that suits the data's name. */
+static int choose_network(training *t, const char *data)
+{
+    bool text = ends_in(data, ".txt");
+    const char *standard = text ? "gpt2:layers=4,heads=4,embed=128" : "mlp";
+    int code = network_choose(&t->net, text_of(t->a, "model", t->kept_model ? t->kept_model : standard));
+    if (!code && given(t->a, "dropout"))
+        t->net.options.dropout = number_of(t->a, "dropout", 0);
+    if (!code && given(t->a, "dropout") && !t->net.entry)
+        code = fail(EX_USAGE, "--dropout is for models by name; a model file has dropout layers");
+    return code;
+}
+
+static int open_parts(training *t)
+{
+    char *kept = meta_text(t->kept_data, "source", NULL);
+    const char *data = text_of(t->a, "data", kept ? kept : "digits");
+    int code = choose_network(t, data);
+    if (!code) {
+        int64_t length = t->net.entry ? t->net.options.context : t->net.tokens ? t->net.shape[0] : 0;
+        length = count_of(t->a, "length", (int64_t)meta_number(t->kept_data, "length", length ? (double)length : 128));
+        code = t->net.tokens && !given(t->a, "data") && !kept
+                   ? fail(EX_USAGE, "the model %s takes text: give --data FILE.txt", t->net.name)
+                   : source_open(&t->data, data, number_of(t->a, "split", meta_number(t->kept_data, "split", 0.9)),
+                                 length);
+    }
+    free(kept);
+    if (!code && !t->data.train)
+        code = fail(EX_USAGE, "--split leaves no samples to train on");
+    return code;
+}
+
+static int set_up(training *t)
+{
+    const recipe *r = &t->recipe;
+    int64_t samples = kiln_data_count(t->data.train);
+    int code = recipe_choose(&t->recipe, t->a, &t->net, samples, t->kept_recipe);
+    if (code)
+        return code;
+    kiln_manual_seed((uint64_t)r->seed);
+    code = network_build(&t->net, &t->data.info, t->device);
+    if (code)
+        return code;
+    const char *init = text_of(t->a, "init", NULL);
+    if (init && !kiln_module_load(t->net.module, init, false))
+        return fail_kiln();
+    if (!(t->optim = recipe_optim(r, t->net.module)) ||
+        (r->ema > 0 && !(t->ema = kiln_ema_new(t->net.module, r->ema))))
+        return fail_kiln();
+    return recipe_schedule(r, t->optim, samples, &t->schedule);
+}
+
+/* ---- Talking ---- */
+
+static void say_start(const training *t)
+{
+    kiln_device_info info = {0};
+    const kiln_data_info *d = &t->data.info;
+    const recipe *r = &t->recipe;
+    kiln_device_describe(t->device, &info);
+    kiln_error_clear();
+    printf("device   %s (%s, %d threads)\n", kiln_device_name(t->device), info.name,
+           t->device == KILN_CPU ? kiln_get_num_threads() : info.threads);
+    printf("model    %s, %s parameters\n", t->net.name, show_count(kiln_parameter_count(t->net.module)));
+    printf("data     %s: %s to train, %s to test, each %s", strcmp(t->data.origin, "digits") ? d->name : "digits",
+           show_count(kiln_data_count(t->data.train)), show_count(kiln_data_count(t->data.test)),
+           d->text ? "" : show_shape(d->x.ndim, d->x.shape));
+    if (d->text)
+        printf("%s bytes of text\n", show_count(d->x.shape[0]));
+    else if (d->classes > 0)
+        printf(", %s classes\n", show_count(d->classes));
+    else
+        printf(", no labels\n");
+    printf("training %s epoch%s, batch %s", show_count(r->epochs), r->epochs == 1 ? "" : "s", show_count(r->batch));
+    if (r->accumulate > 1)
+        printf(" x %s", show_count(r->accumulate));
+    printf(", %s at %g, %s", r->optim, r->lr, r->schedule);
+    if (r->warmup > 0)
+        printf(" after %s steps of warm-up", show_count(r->warmup));
+    printf("\n");
+    fflush(stdout);
+}
+
+static void say_metrics(const char *what, const kiln_result *r, double seconds)
+{
+    printf("%s: loss %.4f", what, r->loss);
+    if (!isnan(r->accuracy))
+        printf(", accuracy %.2f %%", 100 * r->accuracy);
+    if (!isnan(r->perplexity))
+        printf(", perplexity %.2f", r->perplexity);
+    if (seconds > 0)
+        printf(" (%s)", show_seconds(seconds));
+    printf("\n");
+}
+
+static void say_end(const training *t, const kiln_history *h, double seconds)
+{
+    double trained = 0, waited = 0;
+    for (int64_t i = 0; i < h->count; i++) {
+        trained += h->epochs[i].seconds;
+        waited += h->epochs[i].seconds * h->epochs[i].data_wait;
+    }
+    if (h->stop == KILN_STOP_EARLY)
+        printf("Stopped early: the test loss has not fallen for %s epochs\n", show_count(t->recipe.early_stop));
+    if (h->best >= 0 && h->best < h->count + h->epochs[0].epoch) {
+        const kiln_epoch *best = NULL;
+        for (int64_t i = 0; i < h->count; i++)
+            if (h->epochs[i].epoch == h->best)
+                best = &h->epochs[i];
+        char what[64];
+        if (best) {
+            bool tested = best->test.samples > 0;
+            snprintf(what, sizeof what, "Best epoch %lld, %s", (long long)best->epoch + 1, tested ? "test" : "train");
+            say_metrics(what, tested ? &best->test : &best->train, 0);
+        }
+    }
+    if (!(h->first_step > 0))
+        return; /* a run that was done already */
+    printf("Took %s for %s steps; the first step %s", show_seconds(seconds), show_count(h->steps),
+           show_seconds(h->first_step));
+    if (trained > 0)
+        printf(", %.0f %% of the time waiting for data", 100 * waited / trained);
+    printf("\n");
+}
+
+static void say_files(const training *t, bool curve)
+{
+    const char *log = text_of(t->a, "log", NULL);
+    printf("Saved %s/: best.safetensors%s%s%s\n", t->folder, log ? "" : ", log.jsonl", curve ? ", curve.svg" : "",
+           ", the last checkpoint");
+    if (log)
+        printf("Saved %s\n", log);
+    const char *run = strcmp(t->folder, DEFAULT_RUN) ? t->folder : "";
+    const char *blank = *run ? " " : "";
+    printf("Try: kiln eval%s%s; kiln %s%s%s\n", blank, run, t->net.tokens ? "generate" : "predict", blank, run);
+}
+
+/* A word as a shell would have to be given it. */
+static void say_word(const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
+    if (*word && strspn(word, plain) == strlen(word)) {
+        fprintf(stderr, " %s", word);
+        return;
+    }
+    fputs(" '", stderr);
+    for (; *word; word++)
+        *word == '\'' ? fputs("'\\''", stderr) : fputc(*word, stderr);
+    fputc('\'', stderr);
+}
+
+static int interrupted(const training *t, const kiln_history *h)
+{
+    fflush(stdout);
+    fprintf(stderr, "interrupted: saved %s after %s steps; go on with: kiln train", t->folder, show_count(h->steps));
+    for (int i = 0; i < t->a->argc; i++)
+        if (strcmp(t->a->argv[i], "--resume") != 0)
+            say_word(t->a->argv[i]);
+    fputs(" --resume\n", stderr);
+    return EXIT_INTERRUPTED;
+}
+
+/* ---- Training ---- */
+
+static kiln_history fit(training *t, const kiln_meta *meta, int nmeta)
+{
+    const recipe *r = &t->recipe;
+    return kiln_fit(t->net.module, t->data.train, .epochs = r->epochs, .batch = r->batch, .validate = t->data.test,
+                    .optim = t->optim, .schedule = t->schedule, .loss = t->net.loss, .metrics = t->net.metrics,
+                    .accumulate = r->accumulate, .clip_norm = r->clip, .ema = t->ema, .early_stop = r->early_stop,
+                    .seed = (uint64_t)r->seed, .no_shuffle = r->no_shuffle,
+                    .workers = (int)count_of(t->a, "workers", 1), .limit = count_of(t->a, "limit", 0),
+                    .checkpoint = t->folder, .save_steps = count_of(t->a, "save-every", 0), .resume = t->resume,
+                    .nmeta = nmeta, .meta = meta, .log = t->log, .progress = t->quiet ? NULL : stdout,
+                    .stop = &asked_to_stop);
+}
+
+static int fit_and_tell(training *t)
+{
+    char *data = source_meta(&t->data), *how = recipe_meta(&t->recipe);
+    kiln_meta meta[] = {{"kiln.model", t->net.text}, {"kiln.data", data}, {"kiln.train", how}};
+    double start = seconds_now();
+    catch_signals();
+    kiln_history h = fit(t, meta, 3);
+    double seconds = seconds_now() - start;
+    int code = 0;
+    if (!kiln_ok())
+        code = fail_kiln();
+    say_notices();
+    bool curve = !code && h.count > 0 && plot_logs(1, &t->log, t->curve, t->net.name) == 0;
+    if (!code && !t->quiet && h.count > 0)
+        say_end(t, &h, seconds);
+    if (!code && h.stop == KILN_STOP_ASKED && asked_to_stop)
+        code = interrupted(t, &h);
+    else if (!code && !t->quiet)
+        say_files(t, curve);
+    kiln_history_free(&h);
+    free(data);
+    free(how);
+    return code;
+}
+
+static int prepare_and_fit(training *t)
+{
+    int code = read_kept(t);
+    if (!code)
+        code = use_device(t->a, &t->device);
+    if (!code)
+        code = open_parts(t);
+    if (!code)
+        code = set_up(t);
+    if (!code)
+        code = make_folder(t);
+    if (!code && !t->quiet)
+        say_start(t);
+    return code ? code : fit_and_tell(t);
+}
+
+static int train(const arguments *a)
+{
+    training t = {.a = a, .quiet = given(a, "quiet"), .resume = given(a, "resume")};
+    const char *schedule = text_of(a, "schedule", NULL);
+    if (schedule && schedule_check(schedule))
+        return EX_USAGE;
+    t.folder = text_of(a, "save", DEFAULT_RUN);
+    t.log = given(a, "log") ? must_format("%s", text_of(a, "log", "")) : must_format("%s/log.jsonl", t.folder);
+    t.curve = must_format("%s/curve.svg", t.folder);
+    int code = prepare_and_fit(&t);
+    kiln_schedule_free(t.schedule);
+    kiln_ema_free(t.ema);
+    kiln_optim_free(t.optim);
+    network_free(&t.net);
+    source_free(&t.data);
+    free(t.log);
+    free(t.curve);
+    free(t.kept_model);
+    free(t.kept_data);
+    free(t.kept_recipe);
+    return code;
+}
+
+const command command_train = {.name = "train",
+                               .about = "Trains a model; all by itself: mlp on drawn digits",
+                               .options = options,
+                               .notes = "Examples: kiln train --data mnist --model lenet --epochs 5\n"
+                                        "          kiln train --data text.txt --schedule cosine:final=0.1 --save run\n",
+                               .run = train};

@@ -1,0 +1,250 @@
+/* The loader: batches of a data set, one after the other, as tensors on a device.
+ *
+ * On the CPU a batch is prepared where it will be used: slots of the ring lie in blocks of the device's memory, a full
+ * block becomes the storage of a tensor, and the slot gets another from the pool, as a rule the one that the batch
+ * before has just given back. Nothing is copied, and what still needs an earlier batch (recorded operations that did
+ * not run yet, a view that was kept) holds its storage as it holds any other. For other devices slots are plain host
+ * memory, and a batch is copied into a new tensor, in order with what the device still runs. */
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "data/ring.h"
+#include "tensor/memory.h"
+
+enum { MOST_PREFETCH = 4096 };
+
+struct kiln_loader {
+    kiln_ring ring;
+    kiln_device device;
+    kiln_block *x_blocks, *y_blocks; /* on the CPU: where slots lie */
+    kiln_tensor *x, *y;              /* of the batch that was handed out last */
+    int64_t epoch, index;            /* the next batch */
+    bool jumped;                     /* the ring does not stand there */
+};
+
+/* ---- Making ---- */
+
+static bool check_options(const kiln_dataset *d, kiln_loader_options *o)
+{
+    int64_t count = d->info.count;
+    if (!o->batch)
+        o->batch = count < 32 ? count : 32;
+    if (o->batch < 1)
+        return kiln_fail(KILN_E_ARGUMENT, "loader_new", "a batch of %lld samples cannot be made", (long long)o->batch);
+    if (o->batch > count) {
+        kiln_fail(KILN_E_ARGUMENT, "loader_new", "a batch of %lld samples is more than %s has: %lld",
+                  (long long)o->batch, d->info.name, (long long)count);
+        return kiln_hint("choose a batch of at most %lld", (long long)count);
+    }
+    if (o->workers < 0 || o->workers > KILN_RING_WORKERS)
+        return kiln_fail(KILN_E_ARGUMENT, "loader_new", "there can be 0 to %d workers, not %d", KILN_RING_WORKERS,
+                         o->workers);
+    if (o->prefetch < 0 || o->prefetch > MOST_PREFETCH)
+        return kiln_fail(KILN_E_ARGUMENT, "loader_new", "0 to %d batches can be prepared ahead, not %d", MOST_PREFETCH,
+                         o->prefetch);
+    size_t most = d->x_bytes > d->y_bytes ? d->x_bytes : d->y_bytes, bytes;
+    if (__builtin_mul_overflow(most, (size_t)o->batch, &bytes) || bytes > INT64_MAX / 16)
+        return kiln_fail(KILN_E_MEMORY, "loader_new", "a batch of %lld samples of %zu bytes does not fit into memory",
+                         (long long)o->batch, most);
+    kiln_device_info info;
+    return kiln_device_describe(o->device, &info);
+}
+
+/* Room for a batch in a slot: a block of the CPU's memory, or host memory beside another device. */
+static bool take_room(const kiln_loader *l, size_t bytes, kiln_block *block, char **room)
+{
+    if (l->device != KILN_CPU)
+        return (*room = kiln_alloc_aligned(bytes)) != NULL;
+    if (!kiln_memory_take(KILN_CPU, bytes, block))
+        return false;
+    *room = (char *)(uintptr_t)block->address;
+    return true;
+}
+
+static void give_room(const kiln_loader *l, const kiln_block *block, char *room)
+{
+    if (l->device != KILN_CPU)
+        kiln_free(room);
+    else if (room)
+        kiln_memory_give(KILN_CPU, *block);
+}
+
+static bool make_slots(kiln_loader *l)
+{
+    kiln_ring *r = &l->ring;
+    l->x_blocks = kiln_alloc_zero((size_t)r->nslots, sizeof *l->x_blocks);
+    l->y_blocks = kiln_alloc_zero((size_t)r->nslots, sizeof *l->y_blocks);
+    if (!l->x_blocks || !l->y_blocks || !kiln_ring_init(r))
+        return false;
+    size_t x_bytes = (size_t)r->batch * r->data->x_bytes, y_bytes = (size_t)r->batch * r->data->y_bytes;
+    for (int64_t i = 0; i < r->nslots; i++)
+        if (!take_room(l, x_bytes, &l->x_blocks[i], &r->slots[i].x) ||
+            (y_bytes && !take_room(l, y_bytes, &l->y_blocks[i], &r->slots[i].y)))
+            return false;
+    return true;
+}
+
+kiln_loader *kiln_loader_new_(kiln_dataset *d, kiln_loader_options o)
+{
+    if (!d)
+        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "loader_new", "the data set is NULL") : NULL;
+    if (!check_options(d, &o))
+        return NULL;
+    kiln_loader *l = kiln_alloc_zero(1, sizeof *l);
+    if (!l)
+        return NULL;
+    l->device = o.device;
+    l->jumped = true;
+    kiln_ring *r = &l->ring;
+    r->data = d;
+    r->batch = o.batch;
+    r->batches = o.drop_last ? d->info.count / o.batch : (d->info.count - 1) / o.batch + 1;
+    r->shuffle = o.shuffle;
+    r->seed = o.seed;
+    r->workers = o.workers;
+    r->nslots = !o.workers ? 1 : o.prefetch ? o.prefetch : 4 * (int64_t)o.workers;
+    r->nslots = r->nslots > r->batches ? r->batches : r->nslots;
+    if (make_slots(l))
+        return l;
+    kiln_loader_free(l);
+    return NULL;
+}
+
+static void release_batch(kiln_loader *l)
+{
+    kiln_release(l->x);
+    kiln_release(l->y);
+    l->x = l->y = NULL;
+}
+
+void kiln_loader_free(kiln_loader *l)
+{
+    if (!l)
+        return;
+    release_batch(l);
+    kiln_ring_stop(&l->ring);
+    kiln_slot *slots = l->ring.slots;
+    for (int64_t i = 0; slots && i < l->ring.nslots; i++) {
+        give_room(l, &l->x_blocks[i], slots[i].x);
+        give_room(l, &l->y_blocks[i], slots[i].y);
+    }
+    kiln_ring_free(&l->ring);
+    kiln_free(l->x_blocks);
+    kiln_free(l->y_blocks);
+    kiln_free(l);
+}
+
+/* ---- Batches ---- */
+
+/* A tensor that takes over the slot's block, which is replaced by another. On an error the slot keeps a block. */
+static kiln_tensor *wrap(kiln_block *block, char **room, size_t bytes, kiln_dtype dtype, int ndim, const int64_t *shape)
+{
+    kiln_block next;
+    kiln_storage *s = kiln_storage_new(KILN_CPU, bytes);
+    if (!s || !kiln_memory_take(KILN_CPU, block->bytes, &next)) {
+        kiln_storage_unref(s);
+        return NULL;
+    }
+    s->block = *block;
+    s->address = block->address;
+    s->has_memory = true;
+    *block = next;
+    *room = (char *)(uintptr_t)next.address;
+    return kiln_tensor_make(s, dtype, ndim, shape, NULL, 0);
+}
+
+static kiln_tensor *make_tensor(kiln_loader *l, kiln_block *block, char **room, const kiln_field *item, int64_t size)
+{
+    int64_t shape[KILN_MAX_DIMS] = {size};
+    size_t bytes = (size_t)size * kiln_dtype_size(item->dtype);
+    for (int d = 0; d < item->ndim; d++) {
+        shape[d + 1] = item->shape[d];
+        bytes *= (size_t)item->shape[d];
+    }
+    kiln_tensor *t = l->device == KILN_CPU ? wrap(block, room, bytes, item->dtype, item->ndim + 1, shape)
+                                           : kiln_tensor_new(*room, item->dtype, item->ndim + 1, shape, l->device);
+    return kiln_keep(t);
+}
+
+/* The slot's batch as tensors. */
+static bool hand_out(kiln_loader *l, kiln_slot *slot, int64_t size)
+{
+    const kiln_data_info *info = &l->ring.data->info;
+    int64_t i = slot - l->ring.slots;
+    l->x = make_tensor(l, &l->x_blocks[i], &slot->x, &info->x, size);
+    if (l->x && slot->y)
+        l->y = make_tensor(l, &l->y_blocks[i], &slot->y, &info->y, size);
+    return l->x && (l->y || !slot->y);
+}
+
+bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
+{
+    if (b)
+        *b = (kiln_batch){0};
+    if (!l || !b)
+        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "loader_next", "the %s is NULL", l ? "batch" : "loader") : NULL;
+    release_batch(l);
+    if (l->index >= l->ring.batches) {
+        l->epoch++;
+        l->index = 0;
+        l->jumped = true;
+        return false;
+    }
+    if (l->jumped)
+        kiln_ring_restart(&l->ring, l->epoch, l->index);
+    kiln_slot *slot = kiln_ring_take(&l->ring, l->index);
+    int64_t size = kiln_ring_batch_size(&l->ring, l->index);
+    l->jumped = !slot || !hand_out(l, slot, size); /* after an error the same batch is tried again */
+    if (l->jumped) {
+        release_batch(l);
+        return false;
+    }
+    kiln_ring_give(&l->ring, slot);
+    *b = (kiln_batch){.x = l->x, .y = l->y, .size = size, .epoch = l->epoch, .index = l->index};
+    l->index++;
+    return true;
+}
+
+bool kiln_loader_seek(kiln_loader *l, int64_t epoch, int64_t index)
+{
+    if (!l)
+        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "loader_seek", "the loader is NULL") : NULL;
+    if (epoch < 0 || index < 0 || index > l->ring.batches)
+        return kiln_fail(KILN_E_ARGUMENT, "loader_seek", "there is no batch %lld of epoch %lld: an epoch has %lld",
+                         (long long)index, (long long)epoch, (long long)l->ring.batches);
+    release_batch(l);
+    l->jumped |= epoch != l->epoch || index != l->index;
+    l->epoch = epoch;
+    l->index = index;
+    return true;
+}
+
+/* ---- Asking ---- */
+
+int64_t kiln_loader_batches(const kiln_loader *l)
+{
+    return l ? l->ring.batches : 0;
+}
+
+int64_t kiln_loader_batch_size(const kiln_loader *l, int64_t index)
+{
+    return l && index >= 0 && index < l->ring.batches ? kiln_ring_batch_size(&l->ring, index) : 0;
+}
+
+int64_t kiln_loader_sample(const kiln_loader *l, int64_t epoch, int64_t position)
+{
+    if (!l || epoch < 0 || position < 0 || position >= l->ring.data->info.count) {
+        if (l)
+            kiln_fail(KILN_E_ARGUMENT, "loader_sample", "there is no place %lld in epoch %lld: %s has %lld samples",
+                      (long long)position, (long long)epoch, l->ring.data->info.name,
+                      (long long)l->ring.data->info.count);
+        return -1;
+    }
+    kiln_order order;
+    kiln_order_init(&order, l->ring.data->info.count, l->ring.shuffle, l->ring.seed, epoch);
+    return kiln_order_at(&order, position);
+}
+
+double kiln_loader_waited(const kiln_loader *l)
+{
+    return l ? l->ring.waited : 0;
+}

@@ -1,0 +1,186 @@
+/* Checkpoints: the tensors of model, optimizer and average as safetensors, everything else in state.json. Loading
+ * checks all of it, reads all of it, and only then changes anything. */
+#include "kiln/io.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "io/checkpoint.h"
+#include "io/safetensors.h"
+
+static const char who[] = "checkpoint";
+
+/* The tensors that belong in a file, and what they are for messages; false with an error. */
+static bool part_of(const kiln_checkpoint *c, int file, kiln_params *tensors, const char **what)
+{
+    static const char *const names[KILN_STATE_FILES] = {"the model", "the optimizer", "the average"};
+    uint64_t raised = kiln_fail_count();
+    *what = names[file];
+    *tensors = file == KILN_STATE_MODEL ? kiln_state(c->model)
+               : file == KILN_STATE_EMA ? kiln_ema_state(c->ema)
+                                        : kiln_optim_state(c->optim);
+    return kiln_fail_count() == raised;
+}
+
+static bool has_part(const kiln_checkpoint *c, int file)
+{
+    return file == KILN_STATE_MODEL ? c->model != NULL : file == KILN_STATE_EMA ? c->ema != NULL : c->optim != NULL;
+}
+
+/* ---- Saving ---- */
+
+static bool note_optim(const kiln_checkpoint *c, kiln_train_state *s)
+{
+    if (c->schedule) {
+        s->has_schedule = true;
+        s->schedule = kiln_schedule_get(c->schedule);
+    }
+    if (!c->optim)
+        return true;
+    const char *name = kiln_optim_name(c->optim);
+    s->groups = kiln_optim_groups(c->optim);
+    s->optim_steps = kiln_optim_steps(c->optim);
+    if (!name || strlen(name) >= sizeof s->optim || s->groups > KILN_STATE_GROUPS)
+        return kiln_fail(KILN_E_ARGUMENT, who, "an optimizer of more than %d groups cannot be kept", KILN_STATE_GROUPS);
+    strcpy(s->optim, name);
+    for (int i = 0; i < s->groups; i++)
+        s->lr[i] = kiln_optim_lr(c->optim, i);
+    return true;
+}
+
+static bool write_part(const kiln_checkpoint *c, int file, const char *folder, kiln_train_state *s)
+{
+    kiln_params tensors;
+    const char *what;
+    if (!has_part(c, file))
+        return true;
+    if (!part_of(c, file, &tensors, &what))
+        return false;
+    bool model = file == KILN_STATE_MODEL;
+    char *path = kiln_path_join(folder, kiln_state_names[file]);
+    s->has[file] = path && kiln_safetensors_write(path, tensors, model ? c->nmeta : 0, model ? c->meta : NULL, who,
+                                                  true, &s->size[file]);
+    kiln_free(path);
+    return s->has[file];
+}
+
+bool kiln_checkpoint_save(const char *folder, const kiln_checkpoint *c, int keep)
+{
+    if (!folder || !*folder || !c || !c->model)
+        return kiln_ok() && kiln_fail(KILN_E_ARGUMENT, who, "a folder and a model are needed to save");
+    if (c->step < 0 || c->epoch < 0 || c->batch < 0 || keep < 0)
+        return kiln_fail(KILN_E_ARGUMENT, who, "step, epoch, batch and keep are numbers from 0 up");
+    kiln_train_state s = {.step = c->step, .epoch = c->epoch, .batch = c->batch, .seed = c->seed};
+    s.random = kiln_random_get();
+    kiln_slot slot;
+    bool ok = note_optim(c, &s) && kiln_slot_begin(&slot, folder, c->step);
+    if (!ok)
+        return false;
+    for (int file = 0; ok && file < KILN_STATE_FILES; file++)
+        ok = write_part(c, file, slot.path, &s);
+    ok = ok && kiln_state_write(&s, c->extra, slot.path) && kiln_slot_publish(&slot, keep ? keep : 1);
+    kiln_slot_end(&slot);
+    return ok;
+}
+
+/* ---- Loading ---- */
+
+static bool check_optim(const kiln_checkpoint *c, const kiln_train_state *s, const char *path)
+{
+    if (c->schedule && !s->has_schedule)
+        return kiln_fail(KILN_E_FORMAT, who, "%s was saved without a learning-rate schedule", path);
+    if (!c->optim)
+        return true;
+    const char *name = kiln_optim_name(c->optim);
+    if (!s->optim[0])
+        return kiln_fail(KILN_E_FORMAT, who, "%s was saved without an optimizer", path);
+    if (!name || strcmp(name, s->optim) != 0)
+        return kiln_fail(KILN_E_FORMAT, who, "%s was saved with the optimizer %s; this one is %s", path, s->optim,
+                         name ? name : "none");
+    if (kiln_optim_groups(c->optim) != s->groups)
+        return kiln_fail(KILN_E_FORMAT, who, "%s was saved with %d groups of parameters; this optimizer has %d", path,
+                         s->groups, kiln_optim_groups(c->optim));
+    return true;
+}
+
+/* Opens a file of the checkpoint and compares its tensors with those it is for. */
+static bool open_part(const kiln_checkpoint *c, int file, const kiln_train_state *s, const char *folder, kiln_match *m)
+{
+    if (!has_part(c, file))
+        return true;
+    if (!s->has[file])
+        return kiln_fail(KILN_E_FORMAT, who, "%s was saved without %s", folder, kiln_state_names[file]);
+    m->who = who;
+    if (!part_of(c, file, &m->want, &m->what))
+        return false;
+    char *path = kiln_path_join(folder, kiln_state_names[file]);
+    m->file = path ? kiln_safetensors_open(path) : NULL;
+    kiln_free(path);
+    return m->file && kiln_match_check(m);
+}
+
+static bool set_rates(const kiln_checkpoint *c, const kiln_train_state *s)
+{
+    bool ok = !c->schedule || kiln_schedule_set(c->schedule, s->schedule);
+    for (int i = 0; ok && c->optim && i < s->groups; i++) /* after the schedule, which sets rates, too */
+        ok = kiln_optim_set_lr(c->optim, i, s->lr[i]);
+    return ok;
+}
+
+/* Everything was checked and read: now it is taken over, or, should that fail, put back. */
+static bool apply(kiln_checkpoint *c, kiln_train_state *s, kiln_match *const *parts, int n)
+{
+    kiln_train_state before = {0};
+    if (!note_optim(c, &before))
+        return false;
+    if (!set_rates(c, s) || !kiln_match_assign(parts, n)) {
+        set_rates(c, &before);
+        return false;
+    }
+    if (c->optim && !kiln_optim_set_steps(c->optim, s->optim_steps)) /* it looks at the tensors: only now */
+        return false;
+    kiln_random_set(s->random);
+    c->step = s->step;
+    c->epoch = s->epoch;
+    c->batch = s->batch;
+    c->seed = s->seed;
+    c->extra = s->extra;
+    s->extra = NULL;
+    return true;
+}
+
+bool kiln_checkpoint_load(const char *folder, kiln_checkpoint *c)
+{
+    if (!folder || !c)
+        return kiln_ok() && kiln_fail(KILN_E_ARGUMENT, who, "a folder is needed to load from");
+    kiln_train_state s = {0};
+    char *path = kiln_slot_newest(folder, &s);
+    if (!path)
+        return false;
+    kiln_match parts[KILN_STATE_FILES] = {0}, *present[KILN_STATE_FILES];
+    int n = 0;
+    bool ok = check_optim(c, &s, path);
+    for (int file = 0; ok && file < KILN_STATE_FILES; file++)
+        if ((ok = open_part(c, file, &s, path, &parts[file])) && parts[file].file)
+            present[n++] = &parts[file];
+    for (int i = 0; ok && i < n; i++)
+        ok = kiln_match_read(present[i]);
+    ok = ok && apply(c, &s, present, n);
+    for (int file = 0; file < KILN_STATE_FILES; file++)
+        kiln_match_end(&parts[file]);
+    kiln_string_free(s.extra);
+    kiln_free(path);
+    return ok;
+}
+
+char *kiln_checkpoint_find(const char *folder)
+{
+    if (!folder)
+        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, who, "the folder is NULL") : NULL;
+    kiln_train_state s = {0};
+    char *path = kiln_slot_newest(folder, &s);
+    kiln_string_free(s.extra);
+    return path;
+}

@@ -1,0 +1,27 @@
+/* The folder that checkpoints are in: which there are, putting a new one there, taking old ones away. */
+#ifndef KILN_IO_CHECKPOINT_H
+#define KILN_IO_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "io/state.h"
+
+/* A new checkpoint while it is written: folder/.step-N.tmp-PID-n, locked. */
+typedef struct kiln_slot {
+    const char *folder;
+    int64_t step;
+    char *path;
+    int fd; /* of the folder, whose lock says that somebody writes; -1: none */
+} kiln_slot;
+
+bool kiln_slot_begin(kiln_slot *s, const char *folder, int64_t step);
+
+/* Gives a complete one its name: folder/step-N. Another one of the same step is replaced. Then those that are stale are
+ * removed: later steps (of a run that was given up) and all but the last `keep`. */
+bool kiln_slot_publish(kiln_slot *s, int keep);
+void kiln_slot_end(kiln_slot *s); /* removes what was not published */
+
+/* The newest complete one in a folder, its state read; NULL with an error, or without one when there is none. */
+char *kiln_slot_newest(const char *folder, kiln_train_state *state);
+
+#endif

@@ -1,0 +1,65 @@
+/* Forward passes: the way into every module. An error raised on the way is given the path of the innermost module it
+ * came up in. */
+#include "nn/module.h"
+
+_Thread_local kiln_nn_state kiln_nn __attribute__((tls_model("initial-exec")));
+
+/* Puts "layer1.0.conv1 (Conv2d): " before the message of an error that came up in m. */
+static void explain(const kiln_module *m)
+{
+    kiln_error e = *kiln_last_error();
+    char path[200];
+    kiln_module_path(m, path, sizeof path);
+    kiln_error_clear();
+    if (*path)
+        kiln_fail(e.code, e.operation, "%s (%s): %s", path, m->kind, e.message);
+    else
+        kiln_fail(e.code, e.operation, "%s: %s", m->kind, e.message);
+    if (e.hint[0])
+        kiln_hint("%s", e.hint);
+    kiln_nn.explained++;
+}
+
+kiln_visit kiln_visit_begin(kiln_module *m, kiln_tensor *x)
+{
+    kiln_visit v = {.explained = kiln_nn.explained, .was_ok = kiln_ok(), .number = -1};
+    if (kiln_nn.watch)
+        v.number = kiln_nn.watch->begin(kiln_nn.watch, m, x);
+    return v;
+}
+
+kiln_tensor *kiln_visit_end(kiln_module *m, const kiln_visit *v, kiln_tensor *y)
+{
+    if (!y && kiln_ok())
+        kiln_fail(KILN_E_STATE, "forward", "it gave no result, and no error that says why");
+    if (!y && v->was_ok && v->explained == kiln_nn.explained)
+        explain(m);
+    if (kiln_nn.watch)
+        kiln_nn.watch->end(kiln_nn.watch, v->number, y);
+    return y;
+}
+
+static kiln_tensor *visit(kiln_module *m, kiln_tensor *x)
+{
+    kiln_visit v = kiln_visit_begin(m, x);
+    return kiln_visit_end(m, &v, m->layer->forward(m, x));
+}
+
+/* Outside any scope nobody else releases what a module makes on its way. */
+static kiln_tensor *visit_in_scope(kiln_module *m, kiln_tensor *x)
+{
+    kiln_tensor *y = NULL;
+    kiln_scope
+        y = kiln_keep(visit(m, x));
+    return y;
+}
+
+kiln_tensor *kiln_forward(kiln_module *m, kiln_tensor *x)
+{
+    if (!m || !x) {
+        if (kiln_ok())
+            kiln_fail(KILN_E_ARGUMENT, "forward", m ? "x is NULL" : "the module is NULL");
+        return NULL;
+    }
+    return (m->layer->scoped && kiln_outside_scopes() ? visit_in_scope : visit)(m, x);
+}

@@ -1,0 +1,411 @@
+/* kiln_fit: the training loop.
+ *
+ * Steps of one run are the same recorded code, so their plan is replayed; nothing is read back inside a step, and
+ * outside only now and then (see train/metrics.h). What decides when that happens are step numbers, never the clock, so
+ * that a run and its log can be repeated and continued to the bit. */
+#include <math.h>
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "kiln/grad.h"
+#include "kiln/ops.h"
+#include "train/evaluate.h"
+#include "train/training.h"
+
+/* ---- A step ---- */
+
+/* One batch. The last one of its window also updates the weights, and forgets the gradients in the same step, so that
+ * they need no memory beyond it. */
+static bool train_batch(kiln_training *t, const kiln_batch *b, bool last)
+{
+    kiln_step {
+        kiln_tensor *output = kiln_forward(t->model, b->x);
+        kiln_tensor *loss = kiln_task_loss(&t->task, output, b->x, b->y), *share = loss;
+        if (t->o.accumulate > 1)
+            share = kiln_mul_scalar(loss, (double)b->size / (double)t->window);
+        if (!share || !kiln_backward(share) || !kiln_meter_add(&t->meter, loss, output, b->x, b->y, b->size) || !last)
+            break;
+        if (t->o.clip_value > 0 && !kiln_clip_grad_value(kiln_parameters(t->model), t->o.clip_value))
+            break;
+        if (t->o.clip_norm > 0 && !kiln_clip_grad_norm(kiln_parameters(t->model), t->o.clip_norm))
+            break;
+        if (!kiln_optim_step(t->optim) || (t->o.ema && !kiln_ema_update(t->o.ema)))
+            break;
+        kiln_zero_grad(t->optim);
+    }
+    return kiln_ok();
+}
+
+/* ---- Showing and logging ---- */
+
+static double epoch_seconds(const kiln_training *t)
+{
+    return t->spent + kiln_seconds() - t->begun;
+}
+
+static kiln_progress_line make_line(kiln_training *t, const kiln_result *train)
+{
+    kiln_progress_line l = {.epoch = t->epoch + 1,
+                            .epochs = t->o.epochs,
+                            .done = t->batch,
+                            .total = t->batches,
+                            .seconds = epoch_seconds(t),
+                            .step = NAN,
+                            .rate = NAN,
+                            .wait = NAN,
+                            .first = NAN};
+    if (t->done_here > 0)
+        l.step = (kiln_seconds() - t->begun) / (double)t->done_here;
+    kiln_progress_result(&l, false, train, t->task.metrics);
+    return l;
+}
+
+static bool show(kiln_training *t, const char *phase)
+{
+    kiln_totals totals;
+    if (!kiln_progress_due(&t->progress))
+        return true;
+    if (!kiln_meter_read(&t->meter, &totals) || !kiln_training_check_loss(t, &totals))
+        return false;
+    kiln_result r = kiln_totals_result(&t->task, &totals);
+    kiln_progress_line line = make_line(t, &r);
+    line.phase = phase;
+    kiln_progress_draw(&t->progress, &line);
+    return true;
+}
+
+static void show_validation(void *context, kiln_meter *meter, int64_t done, int64_t total)
+{
+    (void)meter;
+    char phase[64];
+    snprintf(phase, sizeof phase, "validating %lld/%lld", (long long)done, (long long)total);
+    show(context, phase);
+}
+
+/* After the first step of a call: how long it took, and the log's first line where the log is new. */
+static bool note_first_step(kiln_training *t)
+{
+    if (!kiln_device_wait(t->device))
+        return false;
+    t->history.first_step = kiln_seconds() - t->called;
+    if (t->log.bytes > 0)
+        return true;
+    kiln_log_about about = {.model = kiln_module_kind(t->model),
+                            .data = t->data.name,
+                            .optim = kiln_optim_name(t->optim),
+                            .device = kiln_device_name(t->device),
+                            .parameters = kiln_parameter_count(t->model),
+                            .samples = t->data.count,
+                            .validation_samples = t->o.validate ? kiln_data_count(t->o.validate) : 0,
+                            .batch = t->o.batch,
+                            .accumulate = t->o.accumulate,
+                            .epochs = t->o.epochs,
+                            .seed = t->o.seed,
+                            .threads = kiln_get_num_threads(),
+                            .first_step = t->history.first_step};
+    return kiln_log_run(&t->log, &about);
+}
+
+/* Step lines come at most 200 times an epoch, at multiples of KILN_DRAIN steps. */
+static bool drain(kiln_training *t, int64_t steps_in_epoch)
+{
+    int64_t steps = (t->batches + t->o.accumulate - 1) / t->o.accumulate;
+    int64_t every = KILN_DRAIN * ((steps + 200 * KILN_DRAIN - 1) / (200 * KILN_DRAIN));
+    kiln_totals totals;
+    if (!kiln_meter_drain(&t->meter, &totals) || !kiln_training_check_loss(t, &totals))
+        return false;
+    if (steps_in_epoch % every != 0)
+        return true;
+    kiln_totals recent = kiln_totals_since(&totals, &t->line);
+    kiln_result mean = kiln_totals_result(&t->task, &recent);
+    t->line = totals;
+    return kiln_log_step(&t->log, t->step, &mean, t->lr);
+}
+
+/* ---- The batches of an epoch ---- */
+
+static bool asked_to_stop(kiln_training *t)
+{
+    if (t->o.stop && *t->o.stop)
+        t->history.stop = KILN_STOP_ASKED;
+    return t->history.stop == KILN_STOP_ASKED;
+}
+
+static bool at_limit(const kiln_training *t)
+{
+    return t->o.limit > 0 && t->step >= t->o.limit;
+}
+
+static bool after_step(kiln_training *t)
+{
+    int64_t steps_in_epoch = (t->batch + t->o.accumulate - 1) / t->o.accumulate;
+    bool first = t->history.first_step == 0;
+    t->step++;
+    t->dirty = true;
+    t->lr = kiln_optim_lr(t->optim, 0);
+    if (first && !note_first_step(t))
+        return false;
+    if (t->o.schedule && !t->o.schedule_epochs && !kiln_schedule_advance(t->o.schedule))
+        return false;
+    if (steps_in_epoch % KILN_DRAIN == 0 && !drain(t, steps_in_epoch))
+        return false;
+    for (int i = 0; i < t->o.ncallbacks; i++) {
+        const kiln_callback *c = &t->o.callbacks[i];
+        if (c->step && !c->step(c->context, t->epoch, t->step))
+            t->history.stop = KILN_STOP_ASKED;
+    }
+    /* At the very end of an epoch the checkpoint waits until the epoch's results are in it. */
+    if (t->o.save_steps > 0 && t->step % t->o.save_steps == 0 && t->batch < t->batches)
+        return kiln_ok() && kiln_training_save(t);
+    return kiln_ok();
+}
+
+static int64_t window_samples(const kiln_training *t)
+{
+    int64_t samples = 0, end = t->batch + t->o.accumulate;
+    for (int64_t i = t->batch; i < end && i < t->batches; i++)
+        samples += kiln_loader_batch_size(t->loader, i);
+    return samples;
+}
+
+/* A device may find an error some steps after the one that caused it. */
+static bool fail_here(const kiln_training *t)
+{
+    int64_t batch = t->batch < t->batches ? t->batch + 1 : t->batches;
+    if (strcmp(kiln_last_error()->operation, "fit") != 0) /* fit's own say where */
+        kiln_error_place("found in epoch %lld at batch %lld of %lld of %s", (long long)t->epoch + 1, (long long)batch,
+                         (long long)t->batches, t->data.name);
+    return false;
+}
+
+/* From where it stands to the end of the epoch, or until it is to stop. Stops are between windows only. */
+static bool train_batches(kiln_training *t)
+{
+    kiln_batch b;
+    t->begun = kiln_seconds();
+    t->waited_at = kiln_loader_waited(t->loader);
+    t->done_here = 0;
+    while (t->batch < t->batches) {
+        if (t->batch % t->o.accumulate == 0) {
+            if (asked_to_stop(t) || at_limit(t))
+                return true;
+            t->window = window_samples(t);
+        }
+        if (!kiln_loader_next(t->loader, &b))
+            return kiln_ok() ? kiln_fail(KILN_E_STATE, "fit", "%s ended after %lld of %lld batches", t->data.name,
+                                         (long long)t->batch, (long long)t->batches)
+                             : false;
+        bool last = (t->batch + 1) % t->o.accumulate == 0 || t->batch + 1 == t->batches;
+        if (!train_batch(t, &b, last))
+            return false;
+        t->batch++;
+        t->done_here++;
+        if ((last && !after_step(t)) || !show(t, NULL))
+            return false;
+        /* The end of the epoch, so that workers begin with the next one. */
+        if (t->batch == t->batches && (kiln_loader_next(t->loader, &b) || !kiln_ok()))
+            return false;
+    }
+    asked_to_stop(t);
+    return true;
+}
+
+/* ---- The end of an epoch ---- */
+
+/* Validation, and the best weights, both with the averaged weights where there are such. */
+static bool look_at_weights(kiln_training *t, kiln_epoch *e, bool *better)
+{
+    kiln_pass pass = {.model = t->model,
+                      .data = t->o.validate,
+                      .task = &t->validation,
+                      .batch = t->o.batch,
+                      .workers = t->o.workers,
+                      .stop = t->o.stop,
+                      .show = show_validation,
+                      .context = t};
+    if (t->o.validate && !kiln_pass_run(&pass, &e->test))
+        return false;
+    if (t->o.validate && e->test.samples < kiln_data_count(t->o.validate))
+        return true; /* stopped */
+    double loss = t->o.validate ? e->test.loss : e->train.loss;
+    *better = loss < t->best;
+    return !*better || kiln_training_save_best(t);
+}
+
+static bool look_at_averages(kiln_training *t, kiln_epoch *e, bool *better)
+{
+    if (!t->o.ema)
+        return look_at_weights(t, e, better);
+    if (!kiln_ema_swap(t->o.ema))
+        return false;
+    bool done = look_at_weights(t, e, better);
+    return kiln_ema_swap(t->o.ema) && done;
+}
+
+static void show_epoch(kiln_training *t, const kiln_epoch *e, bool better)
+{
+    kiln_progress_line line = make_line(t, &e->train);
+    if (t->o.validate)
+        kiln_progress_result(&line, true, &e->test, t->task.metrics);
+    line.finished = true;
+    line.best = better;
+    line.seconds = e->seconds;
+    line.step = t->done_here > 0 ? (e->train.seconds - t->spent) / (double)t->done_here : NAN;
+    line.rate = e->samples_per_second;
+    line.wait = e->data_wait;
+    if (t->done_here == t->step || t->history.count == 1)
+        line.first = t->history.first_step > 0 ? t->history.first_step : NAN;
+    kiln_progress_draw(&t->progress, &line);
+}
+
+static bool tell_epoch(kiln_training *t, const kiln_epoch *e)
+{
+    for (int i = 0; i < t->o.ncallbacks; i++) {
+        const kiln_callback *c = &t->o.callbacks[i];
+        if (c->epoch && !c->epoch(c->context, e))
+            t->history.stop = KILN_STOP_ASKED;
+    }
+    return kiln_ok();
+}
+
+/* Results of what was trained in this epoch: all of it, or the part up to the limit of steps. */
+static bool report_epoch(kiln_training *t)
+{
+    kiln_totals totals;
+    bool better = false;
+    kiln_epoch e = {.epoch = t->epoch, .lr = t->lr};
+    double seconds = epoch_seconds(t), waited = t->waited + kiln_loader_waited(t->loader) - t->waited_at;
+    if (!kiln_meter_read(&t->meter, &totals) || !kiln_training_check_loss(t, &totals))
+        return false;
+    e.train = kiln_totals_result(&t->task, &totals);
+    e.train.seconds = seconds;
+    e.test = (kiln_result){.loss = NAN, .accuracy = NAN, .top5 = NAN, .perplexity = NAN, .mae = NAN};
+    if (!look_at_averages(t, &e, &better))
+        return false;
+    if (t->o.validate && e.test.samples < kiln_data_count(t->o.validate)) {
+        t->history.stop = KILN_STOP_ASKED; /* stopped in the middle: done again when it goes on */
+        return true;
+    }
+    e.seconds = seconds + e.test.seconds;
+    e.samples_per_second = seconds > 0 ? (double)totals.samples / seconds : 0;
+    e.data_wait = seconds > 0 ? waited / seconds : 0;
+    t->bad = better ? 0 : t->bad + 1;
+    if (better) {
+        t->best = t->o.validate ? e.test.loss : e.train.loss;
+        t->history.best = t->epoch;
+    }
+    if (!kiln_training_remember(t, &e) || !kiln_log_epoch(&t->log, &e, t->step))
+        return false;
+    show_epoch(t, &e, better);
+    return tell_epoch(t, &e);
+}
+
+static void begin_next_epoch(kiln_training *t)
+{
+    t->epoch++;
+    t->batch = 0;
+    t->dirty = true;
+    t->spent = t->waited = 0;
+    t->line = (kiln_totals){0};
+    kiln_meter_reset(&t->meter);
+}
+
+static bool advance_schedule(kiln_training *t)
+{
+    const kiln_epoch *e = &t->history.epochs[t->history.count - 1];
+    kiln_schedule *s = t->o.schedule;
+    if (!s)
+        return true;
+    return kiln_schedule_observe(s, t->o.validate ? e->test.loss : e->train.loss) &&
+           (!t->o.schedule_epochs || kiln_schedule_advance(s));
+}
+
+static bool end_epoch(kiln_training *t)
+{
+    int64_t epochs_before = t->history.count;
+    if (!report_epoch(t))
+        return false;
+    if (t->history.count == epochs_before)
+        return true; /* stopped while validating */
+    if (!advance_schedule(t))
+        return false;
+    begin_next_epoch(t);
+    bool due = t->o.save_steps == 0 || t->step % t->o.save_steps == 0;
+    return !due || kiln_training_save(t);
+}
+
+/* ---- The run ---- */
+
+static bool ran_out_of_patience(kiln_training *t)
+{
+    if (t->o.early_stop > 0 && t->bad >= t->o.early_stop)
+        t->history.stop = KILN_STOP_EARLY;
+    return t->history.stop == KILN_STOP_EARLY;
+}
+
+static bool run(kiln_training *t)
+{
+    if (t->resumed && (t->epoch >= t->o.epochs || at_limit(t) || (t->batch == 0 && ran_out_of_patience(t))))
+        kiln_progress_note(&t->progress, "Nothing to do: the checkpoint in %s has %lld epochs and %lld steps behind it",
+                           t->o.checkpoint, (long long)t->epoch, (long long)t->step);
+    while (t->epoch < t->o.epochs && !(t->batch == 0 && ran_out_of_patience(t))) {
+        if (!train_batches(t))
+            return fail_here(t);
+        if (t->history.stop == KILN_STOP_ASKED)
+            break;
+        if (t->batch < t->batches) { /* the limit of steps: the rest of the epoch is for a run that goes on */
+            if (t->dirty && !kiln_training_save(t))
+                return false;
+            return t->done_here == 0 || report_epoch(t);
+        }
+        if (!end_epoch(t))
+            return false;
+        if (t->history.stop == KILN_STOP_ASKED)
+            break;
+    }
+    return !t->dirty || kiln_training_save(t);
+}
+
+kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options options)
+{
+    kiln_training t = {.o = options, .model = model, .called = kiln_seconds(), .best = INFINITY, .lr = NAN};
+    t.history.best = -1;
+    t.log.file = -1;
+    t.history.stop = KILN_STOP_ERROR;
+    kiln_modes modes;
+    if (!kiln_can_begin("fit", model, train) || !kiln_modes_get(&modes, model))
+        return t.history;
+    t.history.stop = KILN_STOP_DONE;
+    t.device = kiln_module_device(model);
+    kiln_progress_init(&t.progress, options.progress);
+    if (!kiln_module_training(model)) /* otherwise parts that are in eval mode are so on purpose */
+        kiln_module_train(model, true);
+    bool done = false;
+    kiln_on_device (t.device)
+        done = kiln_training_prepare(&t, train) && run(&t);
+    if (!done || !kiln_ok())
+        t.history.stop = KILN_STOP_ERROR;
+    kiln_progress_close(&t.progress);
+    kiln_log_close(&t.log);
+    kiln_loader_free(t.loader);
+    kiln_meter_free(&t.meter);
+    if (t.optim)
+        kiln_zero_grad(t.optim);
+    if (t.own_optim)
+        kiln_optim_free(t.optim);
+    kiln_modes_restore(&modes, model);
+    t.history.steps = t.step;
+    return t.history;
+}
+
+void kiln_history_free(kiln_history *h)
+{
+    if (!h)
+        return;
+    for (int64_t i = 0; i < h->count; i++) {
+        kiln_result_free(&h->epochs[i].train);
+        kiln_result_free(&h->epochs[i].test);
+    }
+    kiln_free(h->epochs);
+    *h = (kiln_history){.best = -1};
+}

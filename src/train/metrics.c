@@ -1,0 +1,208 @@
+/* Sums of loss and metrics on the device. */
+#include "train/metrics.h"
+
+#include <math.h>
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "kiln/grad.h"
+#include "kiln/ops.h"
+
+static const unsigned asked_by[KILN_SUMS] = {~0u, KILN_ACCURACY, KILN_TOP5, KILN_MAE};
+
+bool kiln_meter_init(kiln_meter *m, const kiln_task *task, kiln_device device, bool confusion)
+{
+    *m = (kiln_meter){.task = task, .fresh = true};
+    for (int i = 0; i < KILN_SUMS; i++)
+        if (i == KILN_SUM_LOSS || (task->metrics & asked_by[i])) {
+            m->sum[i] = kiln_keep(kiln_tensor_new(NULL, KILN_F32, 0, NULL, device));
+            if (!m->sum[i])
+                return false;
+        }
+    if (!confusion || !(task->metrics & KILN_CONFUSION))
+        return true;
+    enum { MOST = 1 << 14 }; /* 2 GiB of counts */
+    if (task->classes > MOST)
+        return kiln_fail(KILN_E_ARGUMENT, "evaluate", "a confusion matrix of %lld classes is too large",
+                         (long long)task->classes);
+    int64_t cells = task->classes * task->classes;
+    m->confusion = kiln_keep(kiln_tensor_new(NULL, KILN_I64, 1, &cells, device));
+    return m->confusion != NULL;
+}
+
+void kiln_meter_free(kiln_meter *m)
+{
+    for (int i = 0; i < KILN_SUMS; i++)
+        kiln_release(m->sum[i]);
+    kiln_release(m->confusion);
+    *m = (kiln_meter){0};
+}
+
+void kiln_meter_reset(kiln_meter *m)
+{
+    m->drained = (kiln_totals){0};
+    m->samples = 0;
+    m->fresh = true;
+}
+
+/* ---- In the step ---- */
+
+/* sum = sum·keep + value. `keep` is 0 for the first batch after a drain: a run-time scalar, so that batch has the same
+ * plan as all others and nothing needs to be written between steps. */
+static bool add_to(kiln_tensor *sum, kiln_tensor *value, double scale, double keep)
+{
+    value = kiln_mul_scalar(kiln_cast(value, KILN_F32), scale);
+    return kiln_assign(sum, kiln_add(kiln_mul_scalar(sum, keep), value));
+}
+
+static kiln_tensor *count_true(kiln_tensor *condition)
+{
+    return kiln_sum_all(kiln_cast(condition, KILN_F32));
+}
+
+/* Yes-or-no outputs: a positive logit says yes. */
+static kiln_tensor *count_agreeing(const kiln_task *task, kiln_tensor *output, kiln_tensor *y)
+{
+    kiln_tensor *goal = kiln_task_goal(task, output, NULL, y);
+    return count_true(kiln_eq(kiln_gt_scalar(output, 0), kiln_gt_scalar(goal, 0.5)));
+}
+
+static bool add_labels(kiln_meter *m, kiln_tensor *output, kiln_tensor *y, double keep)
+{
+    const kiln_task *task = m->task;
+    kiln_tensor *rows = kiln_task_rows(task, output), *labels = kiln_task_labels(y);
+    if (m->sum[KILN_SUM_CORRECT] || m->confusion) {
+        kiln_tensor *guess = kiln_argmax(rows, -1, false);
+        if (m->sum[KILN_SUM_CORRECT] && !add_to(m->sum[KILN_SUM_CORRECT], count_true(kiln_eq(guess, labels)), 1, keep))
+            return false;
+        if (m->confusion) {
+            kiln_tensor *cell = kiln_add(kiln_mul_scalar(labels, (double)task->classes), guess);
+            if (!kiln_assign(m->confusion, kiln_index_add(m->confusion, 0, cell, kiln_ones_like(cell))))
+                return false;
+        }
+    }
+    if (!m->sum[KILN_SUM_TOP5])
+        return true;
+    kiln_tensor *best = NULL;
+    kiln_topk(rows, task->classes < 5 ? task->classes : 5, -1, true, &best);
+    return add_to(m->sum[KILN_SUM_TOP5], count_true(kiln_eq(best, kiln_unsqueeze(labels, -1))), 1, keep);
+}
+
+bool kiln_meter_add(kiln_meter *m, kiln_tensor *loss, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y, int64_t size)
+{
+    const kiln_task *task = m->task;
+    double keep = m->fresh ? 0 : 1;
+    bool done = true;
+    kiln_no_grad {
+        done = add_to(m->sum[KILN_SUM_LOSS], loss, (double)size, keep);
+        if (done && task->labels)
+            done = add_labels(m, output, y, keep);
+        else if (done && m->sum[KILN_SUM_CORRECT])
+            done = add_to(m->sum[KILN_SUM_CORRECT], count_agreeing(task, output, y), 1, keep);
+        if (done && m->sum[KILN_SUM_ABSOLUTE]) {
+            kiln_tensor *goal = kiln_task_goal(task, output, x, y);
+            done = add_to(m->sum[KILN_SUM_ABSOLUTE], kiln_sum_all(kiln_abs(kiln_sub(output, goal))), 1, keep);
+        }
+    }
+    m->samples = (m->fresh ? 0 : m->samples) + size;
+    m->fresh = false;
+    return done;
+}
+
+/* ---- Reading ---- */
+
+bool kiln_meter_get(kiln_meter *m, double sums[KILN_SUMS])
+{
+    for (int i = 0; i < KILN_SUMS; i++) {
+        float value = 0;
+        if (m->sum[i] && !m->fresh && !kiln_read(m->sum[i], &value, sizeof value))
+            return false;
+        sums[i] = (double)value;
+    }
+    return true;
+}
+
+bool kiln_meter_set(kiln_meter *m, const double sums[KILN_SUMS])
+{
+    for (int i = 0; i < KILN_SUMS; i++) {
+        float value = (float)sums[i];
+        if (m->sum[i] && !kiln_write(m->sum[i], &value, sizeof value))
+            return false;
+    }
+    return true;
+}
+
+bool kiln_meter_read(kiln_meter *m, kiln_totals *t)
+{
+    double sums[KILN_SUMS];
+    *t = m->drained;
+    if (m->fresh)
+        return true;
+    if (!kiln_meter_get(m, sums))
+        return false;
+    for (int i = 0; i < KILN_SUMS; i++)
+        t->sum[i] += sums[i];
+    t->samples += m->samples;
+    return true;
+}
+
+bool kiln_meter_drain(kiln_meter *m, kiln_totals *t)
+{
+    if (!kiln_meter_read(m, t))
+        return false;
+    m->drained = *t;
+    m->samples = 0;
+    m->fresh = true;
+    return true;
+}
+
+kiln_totals kiln_totals_since(const kiln_totals *now, const kiln_totals *before)
+{
+    kiln_totals t = {.samples = now->samples - before->samples};
+    for (int i = 0; i < KILN_SUMS; i++)
+        t.sum[i] = now->sum[i] - before->sum[i];
+    return t;
+}
+
+kiln_result kiln_totals_result(const kiln_task *task, const kiln_totals *t)
+{
+    double n = (double)t->samples; /* 0 gives NaN throughout */
+    double places = n * (double)task->places, elements = n * (double)task->elements;
+    kiln_result r = {.samples = t->samples, .loss = t->sum[KILN_SUM_LOSS] / n};
+    r.accuracy = task->metrics & KILN_ACCURACY ? t->sum[KILN_SUM_CORRECT] / places : NAN;
+    r.top5 = task->metrics & KILN_TOP5 ? t->sum[KILN_SUM_TOP5] / places : NAN;
+    r.mae = task->metrics & KILN_MAE ? t->sum[KILN_SUM_ABSOLUTE] / elements : NAN;
+    r.perplexity = task->metrics & KILN_PERPLEXITY ? exp(r.loss) : NAN;
+    return r;
+}
+
+bool kiln_meter_confusion(kiln_meter *m, kiln_result *r)
+{
+    if (!m->confusion)
+        return true;
+    int64_t classes = m->task->classes;
+    size_t cells = (size_t)(classes * classes);
+    int64_t *counts = kiln_alloc(cells, sizeof *counts);
+    if (!counts)
+        return false;
+    if (!kiln_read(m->confusion, counts, cells * sizeof *counts)) {
+        kiln_free(counts);
+        return false;
+    }
+    r->confusion = counts;
+    r->classes = classes;
+    return true;
+}
+
+void kiln_progress_result(kiln_progress_line *l, bool validation, const kiln_result *r, unsigned metrics)
+{
+    kiln_progress_value(l, validation ? "val_loss" : "loss", r->loss);
+    if (metrics & KILN_ACCURACY)
+        kiln_progress_value(l, validation ? "val_accuracy" : "accuracy", r->accuracy);
+    if (metrics & KILN_TOP5)
+        kiln_progress_value(l, validation ? "val_top5" : "top5", r->top5);
+    if (metrics & KILN_PERPLEXITY)
+        kiln_progress_value(l, validation ? "val_perplexity" : "perplexity", r->perplexity);
+    if (metrics & KILN_MAE)
+        kiln_progress_value(l, validation ? "val_mae" : "mae", r->mae);
+}

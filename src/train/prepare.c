@@ -1,0 +1,102 @@
+/* What happens before the first step of kiln_fit: options are checked, model, data and loss are held against each
+ * other, and the parts of the run are made, or found again in a checkpoint. */
+#include "train/training.h"
+
+#include <string.h>
+#include "core/fail.h"
+#include "kiln/ops.h"
+#include "ops/op.h"
+
+static bool fill_options(kiln_training *t, int64_t samples)
+{
+    kiln_fit_options *o = &t->o;
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"epochs", (double)o->epochs},         {"batch", (double)o->batch},
+               {"accumulate", (double)o->accumulate}, {"clip_norm", o->clip_norm},
+               {"clip_value", o->clip_value},         {"early_stop", (double)o->early_stop},
+               {"limit", (double)o->limit},           {"save_steps", (double)o->save_steps},
+               {"workers", (double)o->workers},       {"ncallbacks", (double)o->ncallbacks}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!(all[i].value >= 0))
+            return kiln_fail(KILN_E_ARGUMENT, "fit", "%s is %g: it must not be negative", all[i].name, all[i].value);
+    o->epochs = o->epochs ? o->epochs : 1;
+    if (!o->batch) /* one that was asked for and is more than there are samples is the loader's to refuse */
+        o->batch = samples < 32 && samples > 0 ? samples : 32;
+    o->accumulate = o->accumulate ? o->accumulate : 1;
+    o->metrics &= ~(unsigned)KILN_CONFUSION; /* evaluate's alone */
+    if (o->schedule && !o->optim)
+        return kiln_fail(KILN_E_ARGUMENT, "fit", "a schedule needs the optimizer it was made for in .optim");
+    if (o->resume && !o->checkpoint)
+        return kiln_fail(KILN_E_ARGUMENT, "fit", "to resume, the folder with the checkpoints is needed in .checkpoint");
+    return true;
+}
+
+static bool same_item(const kiln_field *a, const kiln_field *b)
+{
+    return a->dtype == b->dtype &&
+           (a->dtype == KILN_DTYPES || (a->ndim == b->ndim && a->ndim <= KILN_MAX_DIMS &&
+                                        memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0));
+}
+
+static bool check_data(kiln_training *t, kiln_dataset *train)
+{
+    t->data = kiln_data_describe(train);
+    t->task = (kiln_task){
+        .loss = t->o.loss, .loss_fn = t->o.loss_fn, .loss_context = t->o.loss_context, .metrics = t->o.metrics};
+    t->validation = t->task;
+    if (!kiln_task_check(&t->task, t->model, &t->data, t->o.batch, "fit"))
+        return false;
+    if (!t->o.validate)
+        return true;
+    kiln_data_info test = kiln_data_describe(t->o.validate);
+    const kiln_field *a = &t->data.x, *b = &test.x;
+    const char *side = "inputs";
+    if (same_item(a, b)) {
+        a = &t->data.y, b = &test.y;
+        side = "targets";
+    }
+    if (test.count > 0 && !same_item(a, b))
+        return kiln_fail(KILN_E_SHAPE, "fit", "%s to validate with has %s %s %s, %s to train with has %s %s", test.name,
+                         side, kiln_dtype_name(b->dtype), kiln_shape_text(b->ndim, b->shape), t->data.name,
+                         kiln_dtype_name(a->dtype), kiln_shape_text(a->ndim, a->shape));
+    return kiln_task_check(&t->validation, t->model, &test, t->o.batch, "fit");
+}
+
+static bool place_loader(kiln_training *t, kiln_dataset *train)
+{
+    t->loader = kiln_loader_new(train, .batch = t->o.batch, .shuffle = !t->o.no_shuffle, .seed = t->o.seed,
+                                .workers = t->o.workers, .device = t->device);
+    if (!t->loader)
+        return false;
+    t->batches = kiln_loader_batches(t->loader);
+    if (t->epoch < 0 || t->batch < 0 || t->batch > t->batches)
+        return kiln_fail(KILN_E_FORMAT, "fit", "the checkpoint in %s stands at batch %lld of epoch %lld: %s has %lld",
+                         t->o.checkpoint, (long long)t->batch, (long long)t->epoch + 1, t->data.name,
+                         (long long)t->batches);
+    if (t->epoch == 0 && t->batch == 0)
+        return true;
+    return t->batch < t->batches ? kiln_loader_seek(t->loader, t->epoch, t->batch)
+                                 : kiln_loader_seek(t->loader, t->epoch + 1, 0);
+}
+
+bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
+{
+    kiln_random_state random = kiln_random_get();
+    bool fits = fill_options(t, kiln_data_count(train)) && check_data(t, train);
+    kiln_random_set(random); /* looking at shapes draws nothing */
+    if (!fits)
+        return false;
+    t->optim = t->o.optim;
+    if (!t->optim) {
+        t->optim = kiln_optim_adam(kiln_parameters(t->model));
+        t->own_optim = true;
+    }
+    if (!t->optim)
+        return false;
+    kiln_zero_grad(t->optim);
+    return kiln_meter_init(&t->meter, &t->task, t->device, false) && kiln_training_resume(t) &&
+           place_loader(t, train) &&
+           kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->resumed ? t->log_bytes : 0);
+}

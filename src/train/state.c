@@ -1,0 +1,329 @@
+/* What fit itself has to remember between two calls, beside weights, optimizer, schedule and random state, which the
+ * checkpoint keeps: the sums of the epoch so far, to the bit, the history, the best loss, how much of the log is valid.
+ */
+#include "train/training.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+
+bool kiln_training_remember(kiln_training *t, const kiln_epoch *e)
+{
+    if (!KILN_GROW(t->history.epochs, t->history_room, t->history.count + 1))
+        return false;
+    t->history.epochs[t->history.count++] = *e;
+    return true;
+}
+
+bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals)
+{
+    double sum = totals->sum[KILN_SUM_LOSS];
+    if (isfinite(sum)) {
+        t->finite = t->step;
+        return true;
+    }
+    kiln_fail(KILN_E_STATE, "fit", "the loss became %s in epoch %lld, between steps %lld and %lld",
+              isnan(sum) ? "NaN" : "infinite", (long long)t->epoch + 1, (long long)t->finite + 1, (long long)t->step);
+    kiln_hint("try a lower learning rate or clipping (clip_norm = 1), and look for NaN or huge values in the data%s%s",
+              t->o.checkpoint ? "; the last checkpoint is from before: " : "", t->o.checkpoint ? t->o.checkpoint : "");
+    return false;
+}
+
+/* ---- Numbers to JSON and back: 17 digits bring a double back to the bit ---- */
+
+static json_t *number(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+static double get_number(const json_t *o, const char *key, double without)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : without;
+}
+
+static int64_t get_int(const json_t *o, const char *key, int64_t without)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_integer(v) ? (int64_t)json_integer_value(v) : without;
+}
+
+static json_t *put_sums(const double sums[KILN_SUMS], int64_t samples)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:I}", "loss", number(sums[KILN_SUM_LOSS]), "correct",
+                     number(sums[KILN_SUM_CORRECT]), "top5", number(sums[KILN_SUM_TOP5]), "absolute",
+                     number(sums[KILN_SUM_ABSOLUTE]), "samples", (json_int_t)samples);
+}
+
+static int64_t get_sums(const json_t *o, double sums[KILN_SUMS])
+{
+    static const char *const names[KILN_SUMS] = {"loss", "correct", "top5", "absolute"};
+    for (int i = 0; i < KILN_SUMS; i++)
+        sums[i] = get_number(o, names[i], 0);
+    int64_t samples = get_int(o, "samples", 0);
+    return samples > 0 ? samples : 0;
+}
+
+static json_t *put_result(const kiln_result *r)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "loss", number(r->loss), "accuracy", number(r->accuracy),
+                     "top5", number(r->top5), "perplexity", number(r->perplexity), "mae", number(r->mae), "samples",
+                     (json_int_t)r->samples, "seconds", number(r->seconds));
+}
+
+static kiln_result get_result(const json_t *o)
+{
+    return (kiln_result){.loss = get_number(o, "loss", NAN),
+                         .accuracy = get_number(o, "accuracy", NAN),
+                         .top5 = get_number(o, "top5", NAN),
+                         .perplexity = get_number(o, "perplexity", NAN),
+                         .mae = get_number(o, "mae", NAN),
+                         .samples = get_int(o, "samples", 0),
+                         .seconds = get_number(o, "seconds", 0)};
+}
+
+static json_t *put_history(const kiln_history *h)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < h->count; i++) {
+        const kiln_epoch *e = &h->epochs[i];
+        json_t *o = json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "epoch", (json_int_t)e->epoch, "train",
+                              put_result(&e->train), "test", put_result(&e->test), "lr", number(e->lr), "seconds",
+                              number(e->seconds), "samples_per_second", number(e->samples_per_second), "data_wait",
+                              number(e->data_wait));
+        if (json_array_append_new(list, o) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static bool get_history(kiln_training *t, const json_t *list)
+{
+    size_t i;
+    json_t *o;
+    json_array_foreach(list, i, o)
+    {
+        kiln_epoch e = {.epoch = get_int(o, "epoch", (int64_t)i),
+                        .train = get_result(json_object_get(o, "train")),
+                        .test = get_result(json_object_get(o, "test")),
+                        .lr = get_number(o, "lr", NAN),
+                        .seconds = get_number(o, "seconds", NAN),
+                        .samples_per_second = get_number(o, "samples_per_second", NAN),
+                        .data_wait = get_number(o, "data_wait", NAN)};
+        if (!kiln_training_remember(t, &e))
+            return false;
+    }
+    return true;
+}
+
+/* ---- Saving ---- */
+
+/* "batch": 0 is the beginning of an epoch: no sums are needed then, and batches may be cut differently afterwards. */
+static json_t *put_state(kiln_training *t, const double device_sums[KILN_SUMS])
+{
+    kiln_meter *m = &t->meter;
+    double spent = t->spent, waited = t->waited;
+    if (t->batch > 0) {
+        spent += kiln_seconds() - t->begun;
+        waited += kiln_loader_waited(t->loader) - t->waited_at;
+    }
+    const struct {
+        const char *key;
+        json_t *value;
+    } all[] = {{"batch_size", json_integer(t->o.batch)},
+               {"accumulate", json_integer(t->o.accumulate)},
+               {"samples", json_integer(t->data.count)},
+               {"shuffled", json_boolean(!t->o.no_shuffle)},
+               {"metrics", json_integer(t->task.metrics)},
+               {"sums", put_sums(m->drained.sum, m->drained.samples)},
+               {"sums_on_device", put_sums(device_sums, m->samples)},
+               {"sums_fresh", json_boolean(m->fresh)},
+               {"line", put_sums(t->line.sum, t->line.samples)},
+               {"lr", number(t->lr)},
+               {"best_loss", number(t->best)},
+               {"best_epoch", json_integer(t->history.best)},
+               {"bad_epochs", json_integer(t->bad)},
+               {"log_bytes", json_integer(t->log_bytes)},
+               {"seconds", number(spent)},
+               {"waited", number(waited)},
+               {"history", put_history(&t->history)}};
+    json_t *fit = json_object();
+    bool whole = fit != NULL;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        whole = json_object_set_new(fit, all[i].key, all[i].value) == 0 && whole;
+    if (whole)
+        return json_pack("{s:o}", "fit", fit);
+    json_decref(fit);
+    return NULL;
+}
+
+bool kiln_training_save(kiln_training *t)
+{
+    double sums[KILN_SUMS];
+    kiln_totals totals;
+    if (!t->o.checkpoint)
+        return true;
+    /* Also so that weights which are not numbers never replace a good checkpoint. */
+    if (!kiln_meter_get(&t->meter, sums) || !kiln_meter_read(&t->meter, &totals) ||
+        !kiln_training_check_loss(t, &totals))
+        return false;
+    if (t->log.file >= 0)
+        t->log_bytes = t->log.bytes;
+    json_t *state = put_state(t, sums);
+    char *extra = state ? json_dumps(state, JSON_COMPACT) : NULL;
+    json_decref(state);
+    if (!extra)
+        return kiln_fail(KILN_E_MEMORY, "fit", "no memory for the state of the run");
+    kiln_checkpoint c = {.model = t->model,
+                         .optim = t->optim,
+                         .schedule = t->o.schedule,
+                         .ema = t->o.ema,
+                         .epoch = t->epoch,
+                         .batch = t->batch,
+                         .step = t->step,
+                         .seed = t->o.seed,
+                         .nmeta = t->o.nmeta,
+                         .meta = t->o.meta,
+                         .extra = extra};
+    bool done = kiln_checkpoint_save(t->o.checkpoint, &c, 0);
+    free(extra);
+    t->dirty = t->dirty && !done;
+    return done;
+}
+
+bool kiln_training_save_best(kiln_training *t)
+{
+    if (!t->o.checkpoint)
+        return true;
+    size_t room = strlen(t->o.checkpoint) + sizeof "/best.safetensors";
+    char *path = kiln_alloc(room, 1);
+    if (!path)
+        return false;
+    snprintf(path, room, "%s/best.safetensors", t->o.checkpoint);
+    bool done = kiln_safetensors_save(path, kiln_state(t->model), t->o.nmeta, t->o.meta);
+    kiln_free(path);
+    return done;
+}
+
+/* ---- Going on ---- */
+
+/* The folder and those above it. Found out before training begins, not when the first epoch is over. */
+static bool make_folder(const char *folder)
+{
+    size_t length = strlen(folder);
+    char *path = kiln_alloc(length + 1, 1);
+    if (!path)
+        return false;
+    memcpy(path, folder, length + 1);
+    int failed = 0;
+    for (size_t i = 1; i <= length; i++)
+        if (path[i] == '/' || path[i] == '\0') {
+            char c = path[i];
+            path[i] = '\0';
+            failed = mkdir(path, 0777) != 0 && errno != EEXIST ? errno : 0;
+            path[i] = c;
+        }
+    kiln_free(path);
+    if (failed)
+        return kiln_fail(KILN_E_IO, "fit", "the folder %s cannot be made: %s", folder, strerror(failed));
+    return true;
+}
+
+/* In the middle of an epoch everything that decides which samples come next must be as it was. */
+static bool same_batches(const kiln_training *t, const json_t *fit)
+{
+    const struct {
+        const char *what, *key;
+        int64_t now;
+    } all[] = {{"the batch size", "batch_size", t->o.batch},
+               {"accumulate", "accumulate", t->o.accumulate},
+               {"the number of samples", "samples", t->data.count},
+               {"the set of metrics", "metrics", (int64_t)t->task.metrics}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int64_t then = get_int(fit, all[i].key, all[i].now);
+        if (then != all[i].now) {
+            kiln_fail(KILN_E_STATE, "fit",
+                      "the checkpoint in %s is in the middle of an epoch, where %s was %lld; it is "
+                      "%lld now",
+                      t->o.checkpoint, all[i].what, (long long)then, (long long)all[i].now);
+            kiln_hint("go on as before, at least to the end of the epoch, or start afresh in another folder");
+            return false;
+        }
+    }
+    const json_t *shuffled = json_object_get(fit, "shuffled");
+    if (json_is_boolean(shuffled) && json_is_true(shuffled) == t->o.no_shuffle)
+        return kiln_fail(KILN_E_STATE, "fit", "the checkpoint in %s is in the middle of an epoch that was %sshuffled",
+                         t->o.checkpoint, t->o.no_shuffle ? "" : "not ");
+    return true;
+}
+
+static bool take_state(kiln_training *t, const json_t *fit)
+{
+    double sums[KILN_SUMS];
+    if (t->batch > 0 && !same_batches(t, fit))
+        return false;
+    if (!get_history(t, json_object_get(fit, "history")))
+        return false;
+    t->history.best = get_int(fit, "best_epoch", -1);
+    t->best = get_number(fit, "best_loss", INFINITY);
+    t->bad = get_int(fit, "bad_epochs", 0);
+    t->log_bytes = get_int(fit, "log_bytes", 0);
+    if (t->batch == 0)
+        return true;
+    kiln_meter *m = &t->meter;
+    m->drained.samples = get_sums(json_object_get(fit, "sums"), m->drained.sum);
+    m->samples = get_sums(json_object_get(fit, "sums_on_device"), sums);
+    m->fresh = json_is_true(json_object_get(fit, "sums_fresh"));
+    t->line.samples = get_sums(json_object_get(fit, "line"), t->line.sum);
+    t->lr = get_number(fit, "lr", NAN);
+    t->spent = get_number(fit, "seconds", 0);
+    t->waited = get_number(fit, "waited", 0);
+    return kiln_meter_set(m, sums);
+}
+
+/* A fresh run never mixes its checkpoints with those of another. */
+static bool check_unused(const char *folder)
+{
+    char *there = kiln_checkpoint_find(folder);
+    if (!there)
+        return kiln_ok();
+    kiln_fail(KILN_E_STATE, "fit", "the folder %s holds a run already: %s", folder, there);
+    kiln_hint("go on with it (.resume = true), remove it, or choose another folder");
+    kiln_string_free(there);
+    return false;
+}
+
+bool kiln_training_resume(kiln_training *t)
+{
+    if (!t->o.checkpoint)
+        return true;
+    if (!make_folder(t->o.checkpoint))
+        return false;
+    if (!t->o.resume)
+        return check_unused(t->o.checkpoint);
+    kiln_checkpoint c = {.model = t->model, .optim = t->optim, .schedule = t->o.schedule, .ema = t->o.ema};
+    if (!kiln_checkpoint_load(t->o.checkpoint, &c))
+        return kiln_ok(); /* none there: a fresh start */
+    t->resumed = true;
+    t->epoch = c.epoch;
+    t->batch = c.batch;
+    t->step = t->finite = c.step;
+    t->o.seed = c.seed;
+    json_error_t problem;
+    json_t *extra = c.extra ? json_loads(c.extra, 0, &problem) : NULL;
+    bool done = true;
+    if (c.extra && !extra)
+        done = kiln_fail(KILN_E_FORMAT, "fit", "the state of the run in %s cannot be read: %s", t->o.checkpoint,
+                         problem.text);
+    else if (json_is_object(json_object_get(extra, "fit")))
+        done = take_state(t, json_object_get(extra, "fit"));
+    json_decref(extra);
+    kiln_string_free((char *)c.extra);
+    return done;
+}

@@ -1,0 +1,63 @@
+/* A run of kiln_fit: its parts, where it stands, and how that is saved and found again. */
+#ifndef KILN_TRAIN_TRAINING_H
+#define KILN_TRAIN_TRAINING_H
+
+#include "train/log.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+
+typedef struct kiln_training {
+    kiln_fit_options o; /* with its defaults filled in */
+    kiln_module *model;
+    kiln_data_info data;
+    kiln_device device;
+    kiln_task task, validation;
+    kiln_optim *optim;
+    bool own_optim;
+    kiln_loader *loader;
+    kiln_meter meter;
+    kiln_progress progress;
+    kiln_journal log;
+
+    kiln_history history; /* what is returned */
+    int64_t history_room;
+
+    /* Where it stands: the next batch, after `step` optimizer steps. A checkpoint holds all of this. */
+    int64_t epoch, batch, step;
+    double lr;         /* of the last step */
+    double best;       /* the loss of the best epoch; INFINITY: none yet */
+    int64_t bad;       /* epochs since then */
+    kiln_totals line;  /* what had been summed when the last step line was written */
+    int64_t log_bytes; /* of the log that belong to what is saved */
+    double spent;      /* seconds this epoch took in earlier calls, */
+    double waited;     /* and how many of them were spent waiting for data */
+
+    /* Of this call only */
+    int64_t batches;      /* of an epoch */
+    int64_t window;       /* samples in the window of batches that make one optimizer step */
+    int64_t finite;       /* the step up to which the loss was looked at and found finite */
+    double called, begun; /* when kiln_fit was called, when the epoch (or the rest of it) began */
+    double waited_at;     /* the loader's waiting time then */
+    int64_t done_here;    /* batches trained on in this epoch and call: for times a step */
+    bool resumed;         /* from a checkpoint */
+    bool dirty;           /* something happened since the last checkpoint */
+} kiln_training;
+
+/* Checks the options and the data, makes the parts, and resumes where that is wanted. What was made is the caller's to
+ * free, also on failure. */
+bool kiln_training_prepare(kiln_training *t, kiln_dataset *train);
+
+/* Adds a finished epoch to the history. */
+bool kiln_training_remember(kiln_training *t, const kiln_epoch *e);
+
+/* An error when the loss that was summed is not finite. */
+bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals);
+
+/* Saves where it stands in the folder of the options (nothing without one). */
+bool kiln_training_save(kiln_training *t);
+/* The model's weights as they are now, as the best ones. */
+bool kiln_training_save_best(kiln_training *t);
+/* Goes on from the folder's last checkpoint, if one is there and wanted. Makes the folder where it is missing. */
+bool kiln_training_resume(kiln_training *t);
+
+#endif
