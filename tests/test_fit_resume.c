@@ -474,6 +474,10 @@ static void test_memory_runs_out(void **state)
     begin(&whole, 1);
     go(&whole, (plan){.log = in_folder("whole.jsonl"), .epochs = 2});
     begin(&part, 1);
+    p.limit = 3;
+    go(&part, p);
+    assert_true(kiln_ok());
+    kiln_history_free(&part.history);
     bool done = false;
     int failed = 0;
     for (int n = 0; !done; n++) {
@@ -486,8 +490,6 @@ static void test_memory_runs_out(void **state)
         assert_true(done || kiln_last_error()->code == KILN_E_MEMORY);
         kiln_error_clear();
         kiln_history_free(&part.history);
-        if (n == 0) /* it began without a checkpoint, and from other weights if it had got anywhere */
-            assert_false(done);
     }
     assert_true(failed > 20);
     end(&part);

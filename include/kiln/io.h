@@ -64,11 +64,12 @@ typedef struct kiln_checkpoint {
     const kiln_meta *meta;
     const char *extra; /* a JSON object that is kept as it is; loaded ones are freed with kiln_string_free */
 } kiln_checkpoint;
-/* Writes one; older ones but the last `keep` (0: 1) are removed afterwards. The calling thread's random state is part
- * of it. */
+/* Writes one. Afterwards older ones but the last `keep` (0: 1) are removed, and those of later steps, which belong to a
+ * run that was given up. The calling thread's random state is part of it. */
 KILN_API bool kiln_checkpoint_save(const char *folder, const kiln_checkpoint *c, int keep);
-/* Loads the newest complete one into c's parts and numbers. False without an error when the folder has none; an error
- * when it is one of another model or optimizer: then nothing was changed, and the message names what differs. */
+/* Loads the newest complete one into those of c's parts that are not NULL, and its numbers. False without an error when
+ * the folder has none; an error when it is one of another model or optimizer: then nothing was changed, and the message
+ * names what differs. One that was damaged is passed over with a notice; when all are, that is an error. */
 KILN_API bool kiln_checkpoint_load(const char *folder, kiln_checkpoint *c);
 /* The path of the newest complete one, or of `folder` itself when it is one; NULL without an error when there is none.
  * Freed with kiln_string_free. */

@@ -1,5 +1,6 @@
 /* Training in one call: fit, evaluate, predict. All of it is written with the public interface of the other headers;
- * the explicit loop can do the same. */
+ * the explicit loop can do the same. Model, data, loss and metrics are held against each other by their shapes before
+ * anything runs. A thread that has an error pending begins none of these: clear it first. */
 #ifndef KILN_TRAIN_H
 #define KILN_TRAIN_H
 
@@ -93,14 +94,18 @@ typedef struct kiln_fit_options {
     uint64_t seed; /* of the order of samples; kiln_manual_seed sets the one for weights and dropout */
     bool no_shuffle;
     int workers;   /* of the loader */
-    int64_t limit; /* optimizer steps at most; 0: no limit */
+    int64_t limit; /* optimizer steps at most; 0: no limit. What was trained of the last epoch is looked at, too */
 
-    const char *checkpoint; /* a folder: last state, best weights (best.safetensors), made where missing */
-    int64_t save_steps;     /* a checkpoint every so many steps; 0: after each epoch */
-    bool resume;            /* go on from the folder's last checkpoint, if there is one */
+    const char *checkpoint; /* a folder: last state, best weights (best.safetensors), made where missing. Without
+                               `resume` one that holds a run already is refused */
+    int64_t save_steps;     /* a checkpoint every so many steps; 0: after each epoch. There is always one at the end */
+    bool resume;            /* go on from the folder's last checkpoint, if there is one, as if nothing had happened: to
+                               the bit, with any number of workers and threads. `epochs` and `limit` count from the very
+                               beginning, the seed is the checkpoint's */
     int nmeta;              /* kept in the files: what model this is */
     const kiln_meta *meta;
-    const char *log; /* JSON lines, or CSV when it ends in ".csv"; continued on resume */
+    const char *log; /* JSON lines ({"run": …}, {"step": …}, {"epoch": …}), or CSV (epochs alone) when it ends in
+                        ".csv"; continued on resume */
     FILE *progress;  /* where to show progress: a line that moves on a terminal, plain lines otherwise */
 
     const kiln_callback *callbacks;
@@ -108,7 +113,8 @@ typedef struct kiln_fit_options {
     volatile sig_atomic_t *stop; /* set it (in a signal handler) to end after the current step, with a checkpoint */
 } kiln_fit_options;
 
-/* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. */
+/* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is
+ * such an error: found within 50 steps, and before anything is saved. */
 #define kiln_fit(model, train, ...) kiln_fit_(model, train, (kiln_fit_options){__VA_ARGS__})
 KILN_API kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options options);
 

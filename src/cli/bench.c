@@ -28,21 +28,22 @@ static double measure_peak(kiln_device device)
 {
     enum { N = 1024, ROUNDS = 16 };
     double best = INFINITY;
-    kiln_scope kiln_no_grad {
-        kiln_tensor *a = kiln_randn(KILN_SHAPE(N, N), KILN_F32), *b = kiln_randn(KILN_SHAPE(N, N), KILN_F32);
-        kiln_eval();
-        for (int i = 0; i < ROUNDS; i++) {
-            kiln_device_wait(device);
-            double start = seconds_now();
-            kiln_scope {
-                kiln_tensor *c = kiln_matmul(a, b);
-                kiln_eval();
-                (void)c;
+    kiln_scope
+        kiln_no_grad {
+            kiln_tensor *a = kiln_randn(KILN_SHAPE(N, N), KILN_F32), *b = kiln_randn(KILN_SHAPE(N, N), KILN_F32);
+            kiln_eval();
+            for (int i = 0; i < ROUNDS; i++) {
+                kiln_device_wait(device);
+                double start = seconds_now();
+                kiln_scope {
+                    kiln_tensor *c = kiln_matmul(a, b);
+                    kiln_eval();
+                    (void)c;
+                }
+                kiln_device_wait(device);
+                best = fmin(best, seconds_now() - start);
             }
-            kiln_device_wait(device);
-            best = fmin(best, seconds_now() - start);
         }
-    }
     return kiln_ok() ? 2.0 * N * N * N / best : NAN;
 }
 
@@ -103,8 +104,8 @@ static int bench_all(const arguments *a, network *n, kiln_device device)
     printf("%s, %s parameters, %s, on %s with %d threads; products reach %.0f GFLOP/s here\n\n", n->name,
            show_count(kiln_parameter_count(n->module)), optim, kiln_device_name(device), kiln_get_num_threads(),
            peak / 1e9);
-    printf("%8s%12s%12s%12s%14s%10s%9s\n", "batch", "first ms", "best us", "median us", n->tokens ? "bytes/s" : "samples/s",
-           "GFLOP/s", "of peak");
+    printf("%8s%12s%12s%12s%14s%10s%9s\n", "batch", "first ms", "best us", "median us",
+           n->tokens ? "bytes/s" : "samples/s", "GFLOP/s", "of peak");
     for (int i = 0; i < count && !code; i++)
         code = bench_batch(n, optim, batches[i], number_of(a, "seconds", 2), peak, device);
     return code;

@@ -34,8 +34,8 @@ double text_width(const char *text, double size);
 
 /* ---- Letters made of strokes, for pixels ---- */
 
-/* Draws one letter with its left end at x and its base line at y: `stroke` gets each stroke as a line of points. Returns
- * how far the next letter is. */
+/* Draws one letter with its left end at x and its base line at y: `stroke` gets each stroke as a line of points.
+ * Returns how far the next letter is. */
 typedef void (*stroke_fn)(void *context, int n, const double *xy);
 double letter_draw(unsigned letter, double x, double y, double size, stroke_fn stroke, void *context);
 unsigned letter_next(const char **text); /* the next character of UTF-8 text; 0 at its end */

@@ -19,9 +19,9 @@ typedef struct raster {
     int x0, y0, x1, y1;    /* where it has been touched */
 } raster;
 
-static const unsigned char colours[][3] = {
-    {255, 255, 255}, {31, 35, 40}, {89, 99, 110}, {227, 231, 236}, {31, 111, 209}, {217, 104, 11},
-    {26, 138, 74},   {180, 48, 156}, {14, 138, 148}, {196, 48, 43},  {109, 85, 200}, {132, 112, 10}};
+static const unsigned char colours[][3] = {{255, 255, 255}, {31, 35, 40},   {89, 99, 110},  {227, 231, 236},
+                                           {31, 111, 209},  {217, 104, 11}, {26, 138, 74},  {180, 48, 156},
+                                           {14, 138, 148},  {196, 48, 43},  {109, 85, 200}, {132, 112, 10}};
 enum { INKS = sizeof colours / sizeof *colours };
 
 static const unsigned char *colour_of(ink colour)
@@ -141,8 +141,8 @@ static bool png_finish(canvas *c, const char *path)
     int why = 0;
     FILE *out = path ? fopen(path, "wb") : NULL;
     if (path) {
-        png_image image = {.version = PNG_IMAGE_VERSION, .width = (unsigned)r->w, .height = (unsigned)r->h,
-                           .format = PNG_FORMAT_RGB};
+        png_image image = {
+            .version = PNG_IMAGE_VERSION, .width = (unsigned)r->w, .height = (unsigned)r->h, .format = PNG_FORMAT_RGB};
         errno = out ? 0 : errno;
         ok = out && png_image_write_to_stdio(&image, out, 0, r->pixels, 0, NULL);
         why = errno ? errno : EIO;

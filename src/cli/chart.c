@@ -54,8 +54,8 @@ static scale loss_scale(double low, double high)
     return (scale){.low = a - room, .high = b + room, .log = true};
 }
 
-/* Accuracies as percentages, the top no higher than 100. How a run begins from chance is left out where that would press
- * all that counts against the top: `tested` is the lowest accuracy of a test. */
+/* Accuracies as percentages, the top no higher than 100. How a run begins from chance is left out where that would
+ * press all that counts against the top: `tested` is the lowest accuracy of a test. */
 static scale accuracy_scale(double low, double high, double tested)
 {
     if (tested > 0.5 && tested < 1)
@@ -247,14 +247,14 @@ static void draw_axes(canvas *c, const panel *p, const axis *a)
     c->text(c, p->x.from - LABELS, p->y.to - 14, p->title, text_size + 1, ANCHOR_LEFT, INK_TEXT, true);
 }
 
-/* More points than there are pixels are averaged. */
-static void draw_curve(canvas *c, const panel *p, const axis *a, const curves *log, curve_kind kind, ink colour,
-                       double width, double opacity, bool dots)
+enum { MOST_POINTS = 600 };
+
+/* A curve's points on the canvas, at most MOST_POINTS and one: where there are more, neighbours are averaged. */
+static int trace(const panel *p, const axis *a, const curves *log, curve_kind kind, double *xy)
 {
-    enum { MOST = 600 };
     const curve *from = &log->all[kind];
-    int every = (from->count + MOST - 1) / MOST, n = 0;
-    double xy[2 * MOST + 2];
+    int every = (from->count + MOST_POINTS - 1) / MOST_POINTS, n = 0;
+    double x_below = 0, y_below = 0;
     for (int i = 0; i < from->count; i += every) {
         double x = 0, y = 0;
         int m = 0;
@@ -262,18 +262,32 @@ static void draw_curve(canvas *c, const panel *p, const axis *a, const curves *l
             x += from->xy[2 * (i + m)];
             y += from->xy[2 * (i + m) + 1];
         }
-        y /= m;
-        if (!p->y.log && y < p->y.low) {
-            n = 0; /* it begins where it comes into the panel */
+        x = place(&p->x, along(a, log, x / m));
+        y = place(&p->y, p->y.log ? fmax(y / m, 1e-300) : y / m);
+        if (y > p->y.from + 0.5) { /* below the panel: the curve begins where it comes in */
+            n = 0;
+            x_below = x;
+            y_below = y;
             continue;
         }
-        xy[2 * n] = place(&p->x, along(a, log, x / m));
-        xy[2 * n + 1] = place(&p->y, p->y.log ? fmax(y, 1e-300) : y);
-        n++;
+        if (n == 0 && y_below > 0) {
+            xy[n++] = x_below + (x - x_below) * (y_below - p->y.from) / (y_below - y);
+            xy[n++] = p->y.from;
+        }
+        xy[n++] = x;
+        xy[n++] = y;
     }
+    return n / 2;
+}
+
+static void draw_curve(canvas *c, const panel *p, const axis *a, const curves *log, curve_kind kind, ink colour,
+                       double width, double opacity, bool dots)
+{
+    double xy[2 * MOST_POINTS + 2];
+    int n = trace(p, a, log, kind, xy);
     if (n > 1)
         c->line(c, n, xy, colour, width, opacity);
-    for (int i = 0; (dots && n <= 60) || n == 1 ? i < n : false; i++)
+    for (int i = 0; i < n && ((dots && n <= 60) || n == 1); i++)
         c->dot(c, xy[2 * i], xy[2 * i + 1], n > 30 ? 2 : 3, colour);
 }
 
@@ -294,7 +308,10 @@ static void draw_panel(canvas *c, panel *p, const axis *a, int n, const curves *
     bool test = has(n, logs, p->test);
     for (int i = 0; i < n; i++)
         draw_curve(c, p, a, &logs[i], p->train, INK_SERIES + (n > 1 ? i % INK_COLOURS : 0), n > 1 && test ? 1.3 : 1.6,
-                   n > 1 && test ? 0.45 : test ? 0.75 : 1, false);
+                   n > 1 && test ? 0.45
+                   : test        ? 0.75
+                                 : 1,
+                   false);
     for (int i = 0; i < n; i++)
         draw_curve(c, p, a, &logs[i], p->test, INK_SERIES + (n > 1 ? i % INK_COLOURS : 1), 2.2, 1, true);
 }

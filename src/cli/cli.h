@@ -56,7 +56,7 @@ struct command {
     const char *name, *about;
     const char *operands; /* "[RUN] [IMAGE.png…]" in the help */
     const option *options;
-    int max_operands; /* -1: any number */
+    int max_operands;  /* -1: any number */
     const char *notes; /* last lines of the help: examples */
     int (*run)(const arguments *a);
 };
@@ -109,9 +109,9 @@ char *must_format(const char *format, ...) __attribute__((format(printf, 1, 2)))
 double seconds_now(void);
 
 /* Texts for people, in one of a few rotating buffers. */
-const char *show_size(uint64_t bytes);        /* "1.5 MiB" */
-const char *show_count(int64_t n);            /* "60,000" */
-const char *show_seconds(double seconds);     /* "12.3 s", "4 min 10 s" */
+const char *show_size(uint64_t bytes);               /* "1.5 MiB" */
+const char *show_count(int64_t n);                   /* "60,000" */
+const char *show_seconds(double seconds);            /* "12.3 s", "4 min 10 s" */
 const char *show_shape(int n, const int64_t *shape); /* "1x28x28" */
 
 bool path_exists(const char *path);

@@ -12,8 +12,8 @@ typedef struct curve {
 typedef enum curve_kind { TRAIN_LOSS, TEST_LOSS, TRAIN_ACCURACY, TEST_ACCURACY, CURVES } curve_kind;
 
 typedef struct curves {
-    char *name;           /* for the legend */
-    char *model, *data;   /* as the log says; may be NULL */
+    char *name;            /* for the legend */
+    char *model, *data;    /* as the log says; may be NULL */
     double steps_an_epoch; /* 0: not known */
     curve all[CURVES];
 } curves;

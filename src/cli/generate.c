@@ -52,11 +52,13 @@ static void take_byte(writer *w, int byte)
 static bool next_logits(writer *w, float *logits)
 {
     int64_t last = w->used - 1;
-    bool ok = kiln_write(w->x, w->bytes, (size_t)w->window * sizeof *w->bytes) && kiln_write(w->row, &last, sizeof last);
-    kiln_no_grad kiln_scope {
-        kiln_tensor *out = kiln_index_select(kiln_forward(w->module, w->x), 1, w->row);
-        ok = ok && kiln_read(out, logits, BYTES * sizeof *logits);
-    }
+    bool ok =
+        kiln_write(w->x, w->bytes, (size_t)w->window * sizeof *w->bytes) && kiln_write(w->row, &last, sizeof last);
+    kiln_no_grad
+        kiln_scope {
+            kiln_tensor *out = kiln_index_select(kiln_forward(w->module, w->x), 1, w->row);
+            ok = ok && kiln_read(out, logits, BYTES * sizeof *logits);
+        }
     return ok;
 }
 
@@ -161,12 +163,12 @@ static int generate(const arguments *a)
     return code;
 }
 
-const command command_generate = {
-    .name = "generate",
-    .about = "Writes text with a model that was trained on text",
-    .operands = "[RUN]",
-    .options = options,
-    .max_operands = 1,
-    .notes = "\nRUN is a folder that kiln train has made (kiln-run), or a safetensors file.\n"
-             "Example: kiln generate run --prompt 'To be' --length 200 --temperature 0.7\n",
-    .run = generate};
+const command command_generate = {.name = "generate",
+                                  .about = "Writes text with a model that was trained on text",
+                                  .operands = "[RUN]",
+                                  .options = options,
+                                  .max_operands = 1,
+                                  .notes =
+                                      "\nRUN is a folder that kiln train has made (kiln-run), or a safetensors file.\n"
+                                      "Example: kiln generate run --prompt 'To be' --length 200 --temperature 0.7\n",
+                                  .run = generate};

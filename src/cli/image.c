@@ -46,8 +46,8 @@ static float area_mean(const unsigned char *grey, int64_t h, int64_t w, double y
     double sum = 0, weight = 0;
     for (int64_t y = (int64_t)y0; y < h && (double)y < y1; y++)
         for (int64_t x = (int64_t)x0; x < w && (double)x < x1; x++) {
-            double part = (fmin(y1, (double)y + 1) - fmax(y0, (double)y)) *
-                          (fmin(x1, (double)x + 1) - fmax(x0, (double)x));
+            double part =
+                (fmin(y1, (double)y + 1) - fmax(y0, (double)y)) * (fmin(x1, (double)x + 1) - fmax(x0, (double)x));
             sum += part * grey[y * w + x];
             weight += part;
         }
@@ -77,8 +77,8 @@ float *image_read(const char *path, int64_t height, int64_t width, int *code)
     double sy = (double)h / (double)height, sx = (double)w / (double)width;
     for (int64_t y = 0; y < height; y++)
         for (int64_t x = 0; x < width; x++)
-            out[y * width + x] = area_mean(grey, h, w, (double)y * sy, (double)(y + 1) * sy, (double)x * sx,
-                                           (double)(x + 1) * sx);
+            out[y * width + x] =
+                area_mean(grey, h, w, (double)y * sy, (double)(y + 1) * sy, (double)x * sx, (double)(x + 1) * sx);
     free(grey);
     bright_on_dark(out, height, width);
     return out;

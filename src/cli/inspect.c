@@ -7,8 +7,7 @@
 #include "cli/work.h"
 
 static const option options[] = {
-    {"stats", 0, OPTION_FLAG, NULL, "smallest, largest, mean, deviation; NaN are counted", 0, 0, NULL},
-    {0}};
+    {"stats", 0, OPTION_FLAG, NULL, "smallest, largest, mean, deviation; NaN are counted", 0, 0, NULL}, {0}};
 
 /* ---- Figures ---- */
 

@@ -114,7 +114,8 @@ static int digit(char c)
     return c <= '9' ? c - '0' : c - 'a' + 10;
 }
 
-/* Cuts the corners off a line of points: two rounds of that are round enough for a letter. Returns how many there are. */
+/* Cuts the corners off a line of points: two rounds of that are round enough for a letter. Returns how many there are.
+ */
 static int round_off(const double *in, int n, double *out)
 {
     bool closed = in[0] == in[2 * n - 2] && in[1] == in[2 * n - 1] && n > 2;

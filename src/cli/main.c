@@ -4,9 +4,17 @@
 #include <string.h>
 #include "cli/cli.h"
 
-const command *const commands[] = {&command_train,   &command_eval, &command_predict, &command_generate,
-                                   &command_inspect, &command_plot, &command_plan,    &command_bench,
-                                   &command_devices, &command_completion, NULL};
+const command *const commands[] = {&command_train,
+                                   &command_eval,
+                                   &command_predict,
+                                   &command_generate,
+                                   &command_inspect,
+                                   &command_plot,
+                                   &command_plan,
+                                   &command_bench,
+                                   &command_devices,
+                                   &command_completion,
+                                   NULL};
 
 static void help_all(FILE *out)
 {

@@ -88,7 +88,8 @@ static void sizes_from_data(model_options *o, const kiln_data_info *data)
 static void sizes_by_default(network *n)
 {
     model_options *o = &n->options;
-    bool large = !strcmp(n->name, "resnet50"), colour = large || !strcmp(n->name, "resnet18") || !strcmp(n->name, "vit-tiny");
+    bool large = !strcmp(n->name, "resnet50"),
+         colour = large || !strcmp(n->name, "resnet18") || !strcmp(n->name, "vit-tiny");
     if (n->tokens) {
         bool gpt2 = !strcmp(n->name, "gpt2");
         set_unset(&o->vocabulary, gpt2 ? 50257 : BYTES);

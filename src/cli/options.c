@@ -161,8 +161,9 @@ static int check_counts(const option *o, const char *value)
         int64_t n;
         snprintf(piece, sizeof piece, "%.*s", (int)(length < 23 ? length : 23), at);
         if (!parse_count(piece, &n) || !in_range(o, (double)n))
-            return fail(EX_USAGE, "--%s %s: expected whole numbers of at least %g with commas between them, like 32,128",
-                        o->name, value, o->min);
+            return fail(EX_USAGE,
+                        "--%s %s: expected whole numbers of at least %g with commas between them, like 32,128", o->name,
+                        value, o->min);
         at += length;
         if (!*at)
             return 0;

@@ -10,7 +10,7 @@ static const option options[] = {
     {"optim", 0, OPTION_WORD, "NAME", "sgd adam adamw rmsprop adagrad lion (adam)", 0, 0, OPTIMIZERS},
     {"mem-limit", 0, OPTION_SIZE, "SIZE", "find the largest batch that fits: 512M, 2G", 0, 0, NULL},
     {"summary", 0, OPTION_FLAG, NULL, "also the model's layers, one a line", 0, 0, NULL},
-    {"kernels", 0, OPTION_FLAG, NULL, "also every kernel of the step and what it reads and writes", 0, 0, NULL},
+    {"kernels", 0, OPTION_FLAG, NULL, "also every kernel, what it reads and what it writes", 0, 0, NULL},
     OPTION_DEVICE,
     OPTION_THREADS,
     {0}};

@@ -61,6 +61,24 @@ static char *log_of(const char *path)
     return use_csv ? csv : log;
 }
 
+/* "lenet on mnist" from what a run's weights say about themselves; NULL where they say nothing. */
+static char *title_of(const char *run)
+{
+    char *path = must_format("%s/best.safetensors", run), *title = NULL;
+    kiln_safetensors *file = path_exists(path) ? kiln_safetensors_open(path) : NULL;
+    const char *model = file ? kiln_safetensors_meta(file, "kiln.model") : NULL;
+    char *data = file ? meta_text(kiln_safetensors_meta(file, "kiln.data"), "source", NULL) : NULL;
+    if (model && data && !strchr(model, '\n')) {
+        const char *slash = strrchr(data, '/');
+        title = must_format("%.*s on %s", (int)strcspn(model, ":"), model, slash ? slash + 1 : data);
+    }
+    kiln_safetensors_close(file);
+    kiln_error_clear();
+    free(data);
+    free(path);
+    return title;
+}
+
 static int plot(const arguments *a)
 {
     char *standard[] = {DEFAULT_RUN}, **from = a->count ? a->rest : standard;
@@ -70,15 +88,17 @@ static int plot(const arguments *a)
         logs[i] = log_of(from[i]);
     const char *slash = strrchr(logs[0], '/');
     int folder = n == 1 && slash ? (int)(slash - logs[0]) + 1 : 0;
-    char *path = given(a, "out") ? must_format("%s", text_of(a, "out", ""))
-                                 : must_format("%.*scurve.svg", folder, logs[0]);
-    int code = plot_logs(n, logs, path, text_of(a, "title", NULL));
+    char *path =
+        given(a, "out") ? must_format("%s", text_of(a, "out", "")) : must_format("%.*scurve.svg", folder, logs[0]);
+    char *title = n == 1 && path_is_folder(from[0]) ? title_of(from[0]) : NULL;
+    int code = plot_logs(n, logs, path, text_of(a, "title", title));
     if (!code)
         printf("Written: %s\n", path);
     for (int i = 0; i < n; i++)
         free(logs[i]);
     free(logs);
     free(path);
+    free(title);
     return code;
 }
 
@@ -87,7 +107,8 @@ const command command_plot = {.name = "plot",
                               .operands = "[LOG|RUN...]",
                               .options = options,
                               .max_operands = -1,
-                              .notes = "\nLOG is what kiln train --log has written, RUN a folder it has made (kiln-run).\n"
-                                       "Examples: kiln plot kiln-run -o curve.png\n"
-                                       "          kiln plot first second third -o compared.svg\n",
+                              .notes =
+                                  "\nLOG is what kiln train --log has written, RUN a folder it has made (kiln-run).\n"
+                                  "Examples: kiln plot kiln-run -o curve.png\n"
+                                  "          kiln plot first second third -o compared.svg\n",
                               .run = plot};

@@ -18,7 +18,7 @@ static const option options[] = {
     OPTION_THREADS,
     {0}};
 
-enum { SHOWN = 10, DRAWN = 3 };
+enum { SHOWN = 10, DRAWN = 2 };
 
 /* Where predictions go: a table on the screen, or a CSV file. */
 typedef struct report {
@@ -90,12 +90,13 @@ typedef struct buffers {
 static bool compute(const network *n, const kiln_batch *b, buffers *m, int64_t inputs, int64_t outputs)
 {
     bool ok = false;
-    kiln_no_grad kiln_scope {
-        kiln_tensor *out = kiln_forward(n->module, b->x);
-        ok = kiln_read(out, m->out, (size_t)(b->size * outputs) * sizeof *m->out) &&
-             kiln_read(b->x, m->x, (size_t)(b->size * inputs) * sizeof *m->x) &&
-             (!b->y || kiln_read(b->y, m->y, (size_t)b->size * sizeof *m->y));
-    }
+    kiln_no_grad
+        kiln_scope {
+            kiln_tensor *out = kiln_forward(n->module, b->x);
+            ok = kiln_read(out, m->out, (size_t)(b->size * outputs) * sizeof *m->out) &&
+                 kiln_read(b->x, m->x, (size_t)(b->size * inputs) * sizeof *m->x) &&
+                 (!b->y || kiln_read(b->y, m->y, (size_t)b->size * sizeof *m->y));
+        }
     return ok;
 }
 
@@ -105,21 +106,36 @@ static bool is_image(const kiln_data_info *info)
     return n >= 2 && info->x.shape[n - 1] <= 64 && info->x.shape[n - 2] <= 64 && (n == 2 || info->x.shape[0] == 1);
 }
 
+/* The first few on a terminal: a drawing, and what is said about it. */
+static void say_drawn(report *r, const kiln_data_info *info, int64_t label, const float *x, const float *outputs,
+                      int64_t n)
+{
+    double probability;
+    int64_t guess = answer(outputs, n, &probability);
+    r->right += guess == label;
+    image_draw(x, info->x.shape[info->x.ndim - 2], info->x.shape[info->x.ndim - 1], r->out);
+    fprintf(r->out, "    sample %lld: %lld (%.2f %%)", (long long)r->seen, (long long)guess, 100 * probability);
+    if (r->labels)
+        fprintf(r->out, ", %s: it is a %lld", guess == label ? "right" : "wrong", (long long)label);
+    fprintf(r->out, "\n\n");
+}
+
 static void say_batch(report *r, const network *n, const kiln_data_info *info, const kiln_batch *b, const buffers *m,
                       int64_t inputs, int64_t outputs)
 {
-    for (int64_t i = 0; i < b->size; i++) {
-        int64_t index = r->seen++, label = r->labels ? m->y[i] : -1;
-        if (!r->csv && index < DRAWN && is_image(info) && isatty(STDOUT_FILENO)) {
-            image_draw(m->x + i * inputs, info->x.shape[info->x.ndim - 2], info->x.shape[info->x.ndim - 1], r->out);
-            say_head(r);
-        } else if (index == 0 || (index == DRAWN && !r->csv && is_image(info) && isatty(STDOUT_FILENO))) {
-            say_head(r);
+    int64_t drawn = !r->csv && r->classes && is_image(info) && isatty(STDOUT_FILENO) ? DRAWN : 0;
+    for (int64_t i = 0; i < b->size; i++, r->seen++) {
+        int64_t label = r->labels ? m->y[i] : -1;
+        if (r->seen < drawn) {
+            say_drawn(r, info, label, m->x + i * inputs, m->out + i * outputs, n->outputs);
+            continue;
         }
+        if (r->seen == drawn)
+            say_head(r);
         if (r->classes)
-            say_class(r, index, label, m->out + i * outputs, n->outputs);
+            say_class(r, r->seen, label, m->out + i * outputs, n->outputs);
         else
-            say_error(r, index, label, m->out + i * outputs, m->x + i * inputs, inputs);
+            say_error(r, r->seen, label, m->out + i * outputs, m->x + i * inputs, inputs);
     }
 }
 
@@ -180,11 +196,12 @@ static int predict_picture(const network *n, const char *path, kiln_device devic
         pixels[i] = (pixels[i] - 0.1307f) / 0.3081f;
     int64_t shape[4] = {1, 1, h, w};
     float *out = must_alloc((size_t)n->outputs, sizeof *out);
-    kiln_no_grad kiln_scope {
-        kiln_tensor *x = kiln_tensor_new(pixels, KILN_F32, 4, shape, device);
-        if (!kiln_read(kiln_forward(n->module, x), out, (size_t)n->outputs * sizeof *out))
-            code = fail_kiln();
-    }
+    kiln_no_grad
+        kiln_scope {
+            kiln_tensor *x = kiln_tensor_new(pixels, KILN_F32, 4, shape, device);
+            if (!kiln_read(kiln_forward(n->module, x), out, (size_t)n->outputs * sizeof *out))
+                code = fail_kiln();
+        }
     double probability;
     int64_t guess = answer(out, n->outputs, &probability);
     if (!code && r->csv)
@@ -242,15 +259,15 @@ static int predict(const arguments *a)
     return code;
 }
 
-const command command_predict = {
-    .name = "predict",
-    .about = "Shows what a trained model says about samples or pictures",
-    .operands = "[RUN [PICTURE.png...]]",
-    .options = options,
-    .max_operands = -1,
-    .notes = "\nRUN is a folder that kiln train has made (kiln-run), or a safetensors file.\n"
-             "Pictures are made grey, bright on dark, and as large as the model wants them.\n"
-             "Examples: kiln predict\n"
-             "          kiln predict kiln-run my-digit.png\n"
-             "          kiln predict run --data mnist --out answers.csv\n",
-    .run = predict};
+const command command_predict = {.name = "predict",
+                                 .about = "Shows what a trained model says about samples or pictures",
+                                 .operands = "[RUN [PICTURE.png...]]",
+                                 .options = options,
+                                 .max_operands = -1,
+                                 .notes =
+                                     "\nRUN is a folder that kiln train has made (kiln-run), or a safetensors file.\n"
+                                     "Pictures are made grey, bright on dark, and as large as the model wants them.\n"
+                                     "Examples: kiln predict\n"
+                                     "          kiln predict kiln-run my-digit.png\n"
+                                     "          kiln predict run --data mnist --out answers.csv\n",
+                                 .run = predict};

@@ -19,12 +19,9 @@ typedef struct defaults {
 } defaults;
 
 static const defaults table[] = {
-    {"gpt2", 8, 32, "adamw", 1e-3, "cosine", 100, 1},
-    {"char-lstm", 8, 32, "adamw", 3e-3, "cosine", 100, 1},
-    {"resnet18", 5, 64, "adamw", 1e-3, "one-cycle", 0, 0},
-    {"resnet50", 5, 32, "adamw", 1e-3, "one-cycle", 0, 0},
-    {"vit-tiny", 10, 64, "adamw", 5e-4, "cosine", 200, 1},
-    {NULL, 8, 64, "adam", 1e-3, "cosine", 0, 0},
+    {"gpt2", 8, 32, "adamw", 1e-3, "cosine", 100, 1},      {"char-lstm", 8, 32, "adamw", 3e-3, "cosine", 100, 1},
+    {"resnet18", 5, 64, "adamw", 1e-3, "one-cycle", 0, 0}, {"resnet50", 5, 32, "adamw", 1e-3, "one-cycle", 0, 0},
+    {"vit-tiny", 10, 64, "adamw", 5e-4, "cosine", 200, 1}, {NULL, 8, 64, "adam", 1e-3, "cosine", 0, 0},
 };
 
 static const defaults *defaults_for(const network *n)
@@ -50,10 +47,10 @@ typedef struct schedule_parameter {
     double standard, min, max;
 } schedule_parameter;
 
-static const schedule_parameter parameters[] = {
-    {"step", "every", 3, 1, 1e9},      {"step", "gamma", 0.1, 0, 1},      {"cosine", "final", 0, 0, 1},
-    {"one-cycle", "up", 0.3, 0.01, 1}, {"exponential", "gamma", 0.9, 0, 1}, {"plateau", "factor", 0.1, 0, 1},
-    {"plateau", "patience", 2, 1, 1e9}};
+static const schedule_parameter parameters[] = {{"step", "every", 3, 1, 1e9},        {"step", "gamma", 0.1, 0, 1},
+                                                {"cosine", "final", 0, 0, 1},        {"one-cycle", "up", 0.3, 0.01, 1},
+                                                {"exponential", "gamma", 0.9, 0, 1}, {"plateau", "factor", 0.1, 0, 1},
+                                                {"plateau", "patience", 2, 1, 1e9}};
 enum { PARAMETERS = sizeof parameters / sizeof *parameters };
 
 static bool is_schedule(const char *text, const char *name)
@@ -99,7 +96,8 @@ static int read_parameters(const char *text, const char *key, double *value)
         if (!p)
             return bad_parameter(text, piece);
         if (!equals || !parse_number(equals + 1, &n) || n < p->min || n > p->max)
-            return fail(EX_USAGE, "--schedule %s: expected %s= and a number from %g to %g", text, p->key, p->min, p->max);
+            return fail(EX_USAGE, "--schedule %s: expected %s= and a number from %g to %g", text, p->key, p->min,
+                        p->max);
         if (value && !strcmp(p->key, key))
             *value = n;
     }
@@ -190,7 +188,7 @@ static void text_from(const arguments *a, const char *name, const char *kept, co
 int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept)
 {
     const defaults *d = defaults_for(n);
-    *r = (recipe){.batch = count_from(a, "batch", kept, d->batch),
+    *r = (recipe){.batch = count_from(a, "batch", kept, samples < d->batch && samples > 0 ? samples : d->batch),
                   .accumulate = count_from(a, "accumulate", kept, 1),
                   .early_stop = count_from(a, "early-stop", kept, 0),
                   .seed = count_from(a, "seed", kept, 0),
@@ -202,9 +200,9 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
     text_from(a, "optim", kept, d->optim, r->optim, sizeof r->optim);
     text_from(a, "schedule", kept, d->schedule, r->schedule, sizeof r->schedule);
     bool own_optim = !strcmp(r->optim, d->optim);
-    double lr = own_optim ? default_lr(n, d)
-                : !strcmp(r->optim, "sgd") ? 0.05
-                : !strcmp(r->optim, "lion") ? 1e-4
+    double lr = own_optim                      ? default_lr(n, d)
+                : !strcmp(r->optim, "sgd")     ? 0.05
+                : !strcmp(r->optim, "lion")    ? 1e-4
                 : !strcmp(r->optim, "adagrad") ? 1e-2
                                                : 1e-3;
     r->lr = number_from(a, "lr", kept, lr);
@@ -219,12 +217,12 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
 
 char *recipe_meta(const recipe *r)
 {
-    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:s, s:s}", "epochs",
-                          (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate",
-                          (json_int_t)r->accumulate, "warmup", (json_int_t)r->warmup, "early-stop",
-                          (json_int_t)r->early_stop, "seed", (json_int_t)r->seed, "lr", r->lr, "weight-decay",
-                          r->weight_decay, "momentum", r->momentum, "clip", r->clip, "ema", r->ema, "no-shuffle",
-                          (int)r->no_shuffle, "optim", r->optim, "schedule", r->schedule);
+    json_t *o =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:s, s:s}", "epochs",
+                  (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate", (json_int_t)r->accumulate,
+                  "warmup", (json_int_t)r->warmup, "early-stop", (json_int_t)r->early_stop, "seed", (json_int_t)r->seed,
+                  "lr", r->lr, "weight-decay", r->weight_decay, "momentum", r->momentum, "clip", r->clip, "ema", r->ema,
+                  "no-shuffle", (int)r->no_shuffle, "optim", r->optim, "schedule", r->schedule);
     char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);
     if (!text)

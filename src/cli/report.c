@@ -51,6 +51,7 @@ static int exit_code_of(kiln_code code)
     case KILN_E_SHAPE:
     case KILN_E_DTYPE:
     case KILN_E_INDEX:
+    case KILN_E_STATE: /* of a run: a loss that became NaN, a checkpoint that does not fit the options */
     case KILN_E_FORMAT: return EX_DATAERR;
     case KILN_E_MISSING: return EX_NOINPUT;
     case KILN_E_DEVICE:
@@ -58,8 +59,7 @@ static int exit_code_of(kiln_code code)
     case KILN_E_LOST: return EX_UNAVAILABLE;
     case KILN_E_MEMORY: return EX_OSERR;
     case KILN_E_IO: return EX_IOERR;
-    case KILN_E_GRADIENT:
-    case KILN_E_STATE: break;
+    case KILN_E_GRADIENT: break;
     }
     return EX_SOFTWARE;
 }

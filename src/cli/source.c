@@ -13,24 +13,18 @@
 /* The first file (by name) of the folder that begins with `prefix` and has `word` in its name; NULL: none. */
 static char *find_file(const char *folder, const char *prefix, const char *word)
 {
-    DIR *d = opendir(folder);
+    struct dirent **entries;
+    int n = scandir(folder, &entries, NULL, alphasort);
     char *found = NULL;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        const char *name = e->d_name;
-        if (name[0] == '.' || strncmp(name, prefix, strlen(prefix)) != 0 || !strstr(name, word))
-            continue;
-        if (!found || strcmp(name, found) < 0) {
-            free(found);
-            found = must_format("%s", name);
-        }
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        if (!found && name[0] != '.' && !strncmp(name, prefix, strlen(prefix)) && strstr(name, word))
+            found = must_format("%s/%s", folder, name);
+        free(entries[i]);
     }
-    if (d)
-        closedir(d);
-    if (!found)
-        return NULL;
-    char *path = must_format("%s/%s", folder, found);
-    free(found);
-    return path;
+    if (n >= 0)
+        free(entries);
+    return found;
 }
 
 static bool looks_like_idx(const char *path)
@@ -146,10 +140,20 @@ static int no_such_data(const char *text)
     return EX_NOINPUT;
 }
 
+static bool is_digits(const char *text)
+{
+    return !strcmp(text, "digits") || !strncmp(text, "digits:", 7);
+}
+
+bool source_is_text(const char *text)
+{
+    return !is_digits(text) && path_exists(text) && !path_is_folder(text) && !looks_like_idx(text);
+}
+
 int source_open(source *s, const char *text, double split, int64_t length)
 {
     *s = (source){.split = split, .length = length};
-    bool digits = !strcmp(text, "digits") || !strncmp(text, "digits:", 7);
+    bool digits = is_digits(text);
     char whole[PATH_MAX];
     if (!digits && !realpath(text, whole))
         return no_such_data(text);

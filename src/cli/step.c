@@ -20,13 +20,13 @@ int step_make(step *s, network *n, const char *optim, int64_t batch, kiln_device
     memcpy(shape + 1, n->shape, (size_t)n->ndim * sizeof *shape);
     if (!(s->optim = kiln_optim_new(optim, kiln_parameters(n->module), (kiln_optim_options){0})))
         return fail_kiln();
-    kiln_on_device(device)
-    {
-        s->x = n->tokens ? kiln_randint(0, n->outputs, n->ndim + 1, shape, KILN_I64)
-                         : kiln_randn(n->ndim + 1, shape, KILN_F32);
-        if (n->loss == KILN_CROSS_ENTROPY)
-            s->y = kiln_randint(0, n->outputs, n->tokens ? n->ndim + 1 : 1, shape, KILN_I64);
-    }
+    kiln_on_device (device)
+        kiln_scope {
+            s->x = kiln_keep(n->tokens ? kiln_randint(0, n->outputs, n->ndim + 1, shape, KILN_I64)
+                                       : kiln_randn(n->ndim + 1, shape, KILN_F32));
+            if (n->loss == KILN_CROSS_ENTROPY)
+                s->y = kiln_keep(kiln_randint(0, n->outputs, n->tokens ? n->ndim + 1 : 1, shape, KILN_I64));
+        }
     bool ok = kiln_eval() && s->x && (s->y || n->loss != KILN_CROSS_ENTROPY);
     kiln_optim_state(s->optim); /* so that it is there before memory is looked at */
     return ok && kiln_ok() ? 0 : fail_kiln();

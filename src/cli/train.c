@@ -54,7 +54,7 @@ typedef struct training {
     const char *folder;
     char *log, *curve;
     char *kept_model, *kept_data, *kept_recipe; /* of the run that is resumed */
-    bool quiet, resume;
+    bool quiet, resume, made_folder;
 } training;
 
 /* ---- Ctrl-C ---- */
@@ -77,7 +77,6 @@ static void catch_signals(void)
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a reader that goes away does not end the training */
 }
 
 /* ---- The folder ---- */
@@ -123,7 +122,8 @@ static int make_folder(training *t)
         if (code)
             return code;
     }
-    if (mkdir(t->folder, 0777) == 0 || (errno == EEXIST && path_is_folder(t->folder)))
+    t->made_folder = mkdir(t->folder, 0777) == 0;
+    if (t->made_folder || (errno == EEXIST && path_is_folder(t->folder)))
         return 0;
     int why = errno;
     fail(why == ENOENT ? EX_NOINPUT : EX_IOERR, "%s: the folder cannot be made: %s", t->folder, strerror(why));
@@ -161,17 +161,10 @@ static int read_kept(training *t)
 
 /* ---- Setting up ---- */
 
-static bool ends_in(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
-/* The model of --model, of the run, or the one that suits the data's name. */
+/* The model of --model, of the run, or the one that suits the data. */
 static int choose_network(training *t, const char *data)
 {
-    bool text = ends_in(data, ".txt");
-    const char *standard = text ? "gpt2:layers=4,heads=4,embed=128" : "mlp";
+    const char *standard = source_is_text(data) ? "gpt2:layers=4,heads=4,embed=128" : "mlp";
     int code = network_choose(&t->net, text_of(t->a, "model", t->kept_model ? t->kept_model : standard));
     if (!code && given(t->a, "dropout"))
         t->net.options.dropout = number_of(t->a, "dropout", 0);
@@ -213,8 +206,7 @@ static int set_up(training *t)
     const char *init = text_of(t->a, "init", NULL);
     if (init && !kiln_module_load(t->net.module, init, false))
         return fail_kiln();
-    if (!(t->optim = recipe_optim(r, t->net.module)) ||
-        (r->ema > 0 && !(t->ema = kiln_ema_new(t->net.module, r->ema))))
+    if (!(t->optim = recipe_optim(r, t->net.module)) || (r->ema > 0 && !(t->ema = kiln_ema_new(t->net.module, r->ema))))
         return fail_kiln();
     return recipe_schedule(r, t->optim, samples, &t->schedule);
 }
@@ -250,16 +242,21 @@ static void say_start(const training *t)
     fflush(stdout);
 }
 
-static void say_metrics(const char *what, const kiln_result *r, double seconds)
+static void say_best(const kiln_history *h)
 {
-    printf("%s: loss %.4f", what, r->loss);
-    if (!isnan(r->accuracy))
-        printf(", accuracy %.2f %%", 100 * r->accuracy);
-    if (!isnan(r->perplexity))
-        printf(", perplexity %.2f", r->perplexity);
-    if (seconds > 0)
-        printf(" (%s)", show_seconds(seconds));
-    printf("\n");
+    for (int64_t i = 0; i < h->count; i++) {
+        const kiln_epoch *e = &h->epochs[i];
+        if (e->epoch != h->best)
+            continue;
+        const kiln_result *r = e->test.samples > 0 ? &e->test : &e->train;
+        printf("Best epoch %lld, %s: loss %.4f", (long long)e->epoch + 1, e->test.samples > 0 ? "test" : "train",
+               r->loss);
+        if (!isnan(r->accuracy))
+            printf(", accuracy %.2f %%", 100 * r->accuracy);
+        if (!isnan(r->perplexity))
+            printf(", perplexity %.2f", r->perplexity);
+        printf("\n");
+    }
 }
 
 static void say_end(const training *t, const kiln_history *h, double seconds)
@@ -271,24 +268,16 @@ static void say_end(const training *t, const kiln_history *h, double seconds)
     }
     if (h->stop == KILN_STOP_EARLY)
         printf("Stopped early: the test loss has not fallen for %s epochs\n", show_count(t->recipe.early_stop));
-    if (h->best >= 0 && h->best < h->count + h->epochs[0].epoch) {
-        const kiln_epoch *best = NULL;
-        for (int64_t i = 0; i < h->count; i++)
-            if (h->epochs[i].epoch == h->best)
-                best = &h->epochs[i];
-        char what[64];
-        if (best) {
-            bool tested = best->test.samples > 0;
-            snprintf(what, sizeof what, "Best epoch %lld, %s", (long long)best->epoch + 1, tested ? "test" : "train");
-            say_metrics(what, tested ? &best->test : &best->train, 0);
-        }
-    }
+    say_best(h);
     if (!(h->first_step > 0))
         return; /* a run that was done already */
-    printf("Took %s for %s steps; the first step %s", show_seconds(seconds), show_count(h->steps),
-           show_seconds(h->first_step));
+    printf("Took %s %s %s%s, %s for the first", show_seconds(seconds), t->kept_recipe ? "up to step" : "for",
+           show_count(h->steps), t->kept_recipe ? "" : " steps", show_seconds(h->first_step));
     if (trained > 0)
-        printf(", %.0f %% of the time waiting for data", 100 * waited / trained);
+        printf("; %.0f %% of it waiting for data", 100 * waited / trained);
+    kiln_memory_stats memory;
+    if (kiln_memory_get_stats(t->device, &memory))
+        printf("\nUsed at most %s of memory on %s", show_size(memory.peak), kiln_device_name(t->device));
     printf("\n");
 }
 
@@ -356,7 +345,10 @@ static int fit_and_tell(training *t)
     if (!kiln_ok())
         code = fail_kiln();
     say_notices();
-    bool curve = !code && h.count > 0 && plot_logs(1, &t->log, t->curve, t->net.name) == 0;
+    char title[160];
+    const char *slash = strrchr(t->data.origin, '/');
+    snprintf(title, sizeof title, "%s on %s", t->net.name, slash ? slash + 1 : t->data.origin);
+    bool curve = !code && h.count > 0 && plot_logs(1, &t->log, t->curve, title) == 0;
     if (!code && !t->quiet && h.count > 0)
         say_end(t, &h, seconds);
     if (!code && h.stop == KILN_STOP_ASKED && asked_to_stop)
@@ -389,6 +381,7 @@ static int train(const arguments *a)
 {
     training t = {.a = a, .quiet = given(a, "quiet"), .resume = given(a, "resume")};
     const char *schedule = text_of(a, "schedule", NULL);
+    signal(SIGPIPE, SIG_IGN); /* a reader that goes away does not end the training */
     if (schedule && schedule_check(schedule))
         return EX_USAGE;
     t.folder = text_of(a, "save", DEFAULT_RUN);
@@ -400,6 +393,8 @@ static int train(const arguments *a)
     kiln_optim_free(t.optim);
     network_free(&t.net);
     source_free(&t.data);
+    if (code && t.made_folder)
+        rmdir(t.folder); /* where nothing came to be in it */
     free(t.log);
     free(t.curve);
     free(t.kept_model);

@@ -48,7 +48,8 @@ typedef struct network {
 /* From "name:key=value,…", the path of a model file, or the text of one (as a run keeps it). Nothing is built yet when
  * it is a name. */
 int network_choose(network *n, const char *text);
-/* Takes the sizes that were not given from the data (NULL: the model's own defaults), builds, and checks that they fit. */
+/* Takes the sizes that were not given from the data (NULL: the model's own defaults), builds, and checks that they fit.
+ */
 int network_build(network *n, const kiln_data_info *data, kiln_device device);
 void network_free(network *n);
 int64_t network_context(const network *n); /* bytes of text it sees at once; 0: as many as it is given */
@@ -64,6 +65,7 @@ typedef struct source {
 } source;
 
 int source_open(source *s, const char *text, double split, int64_t length);
+bool source_is_text(const char *text); /* whether --data TEXT names a text */
 void source_free(source *s);
 char *source_meta(const source *s); /* a JSON object; freed by the caller */
 

@@ -306,10 +306,11 @@ static kiln_module *build_layer(kiln_model_builder *b, const kiln_yaml *item)
     kiln_module *m = a.layer->build(b, &a);
     if (!m)
         return blame(b, a.line, a.layer->name, was_ok);
-    if (advance(b, &a, m))
-        return m;
-    kiln_module_free(m);
-    return NULL;
+    if (!advance(b, &a, m)) {
+        kiln_module_free(m);
+        m = NULL;
+    }
+    return m;
 }
 
 kiln_module *kiln_model_sequence(kiln_model_builder *b, const kiln_yaml *list, int64_t times)
@@ -438,7 +439,7 @@ static kiln_module *build_model(kiln_model_builder *b, const kiln_yaml *root, ki
 
 kiln_module *kiln_model_parse(const char *text, size_t bytes, const char *name, kiln_model_file *about)
 {
-    kiln_model_file ignored;
+    kiln_model_file ignored = {0};
     about = about ? about : &ignored;
     *about = (kiln_model_file){.dtype = KILN_F32};
     if (!text)

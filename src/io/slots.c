@@ -4,7 +4,6 @@
 #define _GNU_SOURCE /* renameat2 */
 #include "io/checkpoint.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -71,9 +70,9 @@ static bool list(const char *folder, listing *l)
     if (!dir)
         return errno == ENOENT || errno == ENOTDIR || kiln_fail(KILN_E_MISSING, who, "%s: %s", folder, strerror(errno));
     bool ok = true;
-    for (struct dirent *e; ok && (e = readdir(dir));) {
+    for (const char *name; ok && (name = kiln_folder_next(dir));) {
         entry found;
-        if (parse_name(e->d_name, &found) && (ok = KILN_GROW(l->entries, l->capacity, l->count + 1)))
+        if (parse_name(name, &found) && (ok = KILN_GROW(l->entries, l->capacity, l->count + 1)))
             l->entries[l->count++] = found;
     }
     closedir(dir);
@@ -90,8 +89,8 @@ static void delete_folder(const char *path)
     if (unlink(path) == 0)
         return; /* it was a file or a link */
     DIR *dir = opendir(path);
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        unlinkat(dirfd(dir), e->d_name, 0);
+    for (const char *name; dir && (name = kiln_folder_next(dir));)
+        unlinkat(dirfd(dir), name, 0);
     if (dir)
         closedir(dir);
     rmdir(path);
@@ -125,14 +124,14 @@ static bool clean(const char *folder)
 {
     DIR *dir = opendir(folder);
     bool ok = true;
-    for (struct dirent *e; ok && dir && (e = readdir(dir));) {
-        bool old = strstr(e->d_name, ".old-"), temporary = strstr(e->d_name, ".tmp-");
-        if (strncmp(e->d_name, ".step-", 6) || !(old || temporary))
+    for (const char *name; ok && dir && (name = kiln_folder_next(dir));) {
+        bool old = strstr(name, ".old-"), temporary = strstr(name, ".tmp-");
+        if (strncmp(name, ".step-", 6) || !(old || temporary))
             continue;
-        int fd = openat(dirfd(dir), e->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        int fd = openat(dirfd(dir), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0)
             continue;
-        char *path = kiln_path_join(folder, e->d_name);
+        char *path = kiln_path_join(folder, name);
         if (path && (old || flock(fd, LOCK_EX | LOCK_NB) == 0))
             delete_folder(path);
         ok = path;

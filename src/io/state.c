@@ -190,7 +190,8 @@ static bool read_schedule(const source *f, kiln_train_state *s)
     return to_count(f, schedule, "unit", &s->schedule.unit) && to_count(f, schedule, "bad", &s->schedule.bad) &&
            to_count(f, schedule, "observed", &s->schedule.observed) &&
            to_double(f, json_object_get(schedule, "best"), "best", &s->schedule.best) &&
-           to_double(f, json_object_get(schedule, "factor"), "factor", &s->schedule.factor);
+           to_double(f, json_object_get(schedule, "factor"), "factor", &s->schedule.factor) &&
+           ((isfinite(s->schedule.factor) && s->schedule.factor >= 0) || bad(f, "factor", "scales no learning rate"));
 }
 
 static bool check_file(const source *f, const char *folder, const char *name, uint64_t size)

@@ -3,7 +3,6 @@
  * can tell that nobody writes to it any more, and removes it. */
 #include "io/file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -47,6 +46,15 @@ char *kiln_path_folder(const char *path)
     return slash ? copy_text(path, (size_t)(slash - path) + 1) : copy_text(".", 1);
 }
 
+const char *kiln_folder_next(DIR *dir)
+{
+    struct dirent *e;
+    do
+        e = readdir(dir); /* cppcheck-suppress readdirCalled ; each caller has a DIR of its own */
+    while (e && (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")));
+    return e ? e->d_name : NULL;
+}
+
 bool kiln_folder_sync(const char *path, const char *who)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -86,12 +94,12 @@ static void remove_leftovers(const char *folder, const char *base)
     if (!dir)
         return;
     size_t length = strlen(base);
-    for (struct dirent *e; (e = readdir(dir));) {
-        if (e->d_name[0] != '.' || strncmp(e->d_name + 1, base, length) || strncmp(e->d_name + 1 + length, ".tmp-", 5))
+    for (const char *name; (name = kiln_folder_next(dir));) {
+        if (name[0] != '.' || strncmp(name + 1, base, length) || strncmp(name + 1 + length, ".tmp-", 5))
             continue;
-        int fd = openat(dirfd(dir), e->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        int fd = openat(dirfd(dir), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-            unlinkat(dirfd(dir), e->d_name, 0);
+            unlinkat(dirfd(dir), name, 0);
         if (fd >= 0)
             close(fd);
     }

@@ -70,6 +70,7 @@ static bool show(kiln_training *t, const char *phase)
     kiln_result r = kiln_totals_result(&t->task, &totals);
     kiln_progress_line line = make_line(t, &r);
     line.phase = phase;
+    line.step = phase ? NAN : line.step; /* the time of validation is none of a step's */
     kiln_progress_draw(&t->progress, &line);
     return true;
 }
@@ -253,8 +254,8 @@ static void show_epoch(kiln_training *t, const kiln_epoch *e, bool better)
     line.step = t->done_here > 0 ? (e->train.seconds - t->spent) / (double)t->done_here : NAN;
     line.rate = e->samples_per_second;
     line.wait = e->data_wait;
-    if (t->done_here == t->step || t->history.count == 1)
-        line.first = t->history.first_step > 0 ? t->history.first_step : NAN;
+    if (t->history.count == 1 && t->history.first_step > 0)
+        line.first = t->history.first_step;
     kiln_progress_draw(&t->progress, &line);
 }
 
@@ -276,7 +277,7 @@ static bool report_epoch(kiln_training *t)
     kiln_epoch e = {.epoch = t->epoch, .lr = t->lr};
     double seconds = epoch_seconds(t), waited = t->waited + kiln_loader_waited(t->loader) - t->waited_at;
     if (!kiln_meter_read(&t->meter, &totals) || !kiln_training_check_loss(t, &totals))
-        return false;
+        return fail_here(t);
     e.train = kiln_totals_result(&t->task, &totals);
     e.train.seconds = seconds;
     e.test = (kiln_result){.loss = NAN, .accuracy = NAN, .top5 = NAN, .perplexity = NAN, .mae = NAN};

@@ -28,7 +28,7 @@ void kiln_progress_value(kiln_progress_line *l, const char *name, double value)
 /* ---- Text ---- */
 
 /* A line is a row of parts; where there is no room for all, ranks decide. */
-enum { RANKS = 100, PARTS = 12 + KILN_PROGRESS_VALUES, PART_TEXT = 64, NARROWEST_BAR = 10, WIDEST_BAR = 30 };
+enum { RANKS = 100, PARTS = 12 + KILN_PROGRESS_VALUES, PART_TEXT = 64, NARROWEST_BAR = 8, WIDEST_BAR = 30 };
 typedef struct part {
     const char *lead; /* what stands between it and the part before */
     int rank;
@@ -114,12 +114,12 @@ static void fill_row(row *r, const kiln_progress_line *l, bool bar)
         add(r, "", 100, "%s", l->what);
     else
         add(r, "", 100, "Epoch %lld/%lld", (long long)l->epoch, (long long)l->epochs);
-    add(r, "  ", 60, "%lld/%lld", (long long)l->done, (long long)l->total);
+    add(r, "  ", l->finished ? 22 : 60, "%lld/%lld", (long long)l->done, (long long)l->total);
     if (bar)
-        *add(r, " ", 20, " ") = (part){.lead = " ", .rank = 20, .bar = true, .color = "\033[2m"};
+        *add(r, " ", 0, " ") = (part){" ", l->finished ? 20 : 45, true, "\033[2m", ""};
     if (bar && !l->finished)
         add(r, " ", 50, "%d%%", (int)(100 * share_done(l)));
-    add(r, " - ", 30, "%s", duration(text, l->seconds, l->finished));
+    add(r, " - ", l->finished ? 60 : 30, "%s", duration(text, l->seconds, l->finished));
     if (l->phase)
         add(r, " - ", 70, "%s", l->phase);
     else if (!l->finished && l->done > 0)

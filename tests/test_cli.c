@@ -1,0 +1,593 @@
+/* The kiln command as people meet it: it is run in a temporary folder, and exit codes, messages and files are looked
+ * at. The command is the one of KILN_COMMAND, or ../bin/kiln beside this program. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char command[PATH_MAX]; /* the program under test */
+static char *out, *err;        /* what it said last */
+
+static const char *const names[] = {"train", "eval", "predict", "generate", "inspect",
+                                    "plot",  "plan", "bench",   "devices"};
+enum { COMMANDS = sizeof names / sizeof *names };
+
+/* ---- Running ---- */
+
+static char *slurp(const char *path, size_t *bytes)
+{
+    FILE *in = fopen(path, "rb");
+    if (!in)
+        fail_msg("%s: %s", path, strerror(errno));
+    char *text = NULL;
+    size_t used = 0, n;
+    do {
+        text = realloc(text, used + 65537);
+        n = fread(text + used, 1, 65536, in);
+        used += n;
+    } while (n);
+    fclose(in);
+    text[used] = '\0';
+    if (bytes)
+        *bytes = used;
+    return text;
+}
+
+static void put(const char *path, const void *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Runs a shell line in which $K is the command; leaves its words in out and err, returns its exit code. */
+__attribute__((format(printf, 1, 2))) static int shell(const char *format, ...)
+{
+    char line[4096];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    char *whole = NULL;
+    assert_true(asprintf(&whole, "( %s ) >out.txt 2>err.txt </dev/null", line) > 0);
+    int status = system(whole);
+    free(whole);
+    free(out);
+    free(err);
+    out = slurp("out.txt", NULL);
+    err = slurp("err.txt", NULL);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* The line must end with this code, and say these words where it says anything. */
+static void expect_line(int code, const char *word, const char *line, int at)
+{
+    int got = shell("%s", line);
+    if (got == code && (!word || strstr(out, word) || strstr(err, word)))
+        return;
+    print_error("%s\nended with %d instead of %d, or did not say \"%s\"; it said:\n%s%s\n", line, got, code,
+                word ? word : "", out, err);
+    _fail(__FILE__, at);
+}
+#define expect(code, word, line) expect_line(code, word, line, __LINE__)
+
+static bool there(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static void assert_same_files(const char *a, const char *b)
+{
+    size_t n, m;
+    char *x = slurp(a, &n), *y = slurp(b, &m);
+    if (n != m || memcmp(x, y, n) != 0)
+        fail_msg("%s and %s differ", a, b);
+    free(x);
+    free(y);
+}
+
+static int count_lines(const char *text)
+{
+    int n = 0;
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+/* ---- Words ---- */
+
+static void test_usage(void **state)
+{
+    (void)state;
+    expect(64, "usage: kiln COMMAND", "$K");
+    expect(0, "usage: kiln COMMAND", "$K help");
+    expect(0, "usage: kiln train", "$K help train");
+    expect(0, "kiln 0.", "$K --version");
+    expect(64, "did you mean kiln train?", "$K trian");
+    expect(64, "the commands are", "$K xyzzyx");
+    expect(64, "did you mean kiln eval?", "$K help evla");
+    expect(64, "the command comes first", "$K --batch 3");
+    expect(64, "did you mean --batch?", "$K train --bacth 3");
+    expect(64, "did you mean --weight-decay?", "$K train --weight_decay=0.1");
+    expect(64, "--help lists the options", "$K train --zzzzzz");
+    expect(64, "--batch needs a value", "$K train --batch");
+    expect(64, "--resume takes no value", "$K train --resume=yes");
+    expect(64, "expected a whole number of at least 1", "$K train --batch 3x");
+    expect(64, "expected a whole number of at least 1", "$K train --batch ' 3'");
+    expect(64, "expected a whole number of at least 1", "$K train --batch 0");
+    expect(64, "expected a whole number", "$K train --epochs 99999999999999999999");
+    expect(64, "expected a number above 0", "$K train --lr nan");
+    expect(64, "expected a number above 0", "$K train --lr=-1");
+    expect(64, "expected a number from 0 to 0.999", "$K train --dropout 1");
+    expect(64, "like 800000, 512M or 2G", "$K train --mem-limit 3x");
+    expect(64, "with commas between them", "$K bench --batch 32,,64");
+    expect(64, "did you mean 'mlp'?", "$K train --model mpl");
+    expect(64, "did you mean 'layers'?", "$K train --model gpt2:lyers=3 --data x.txt");
+    expect(64, "did you mean adamw?", "$K train --optim adamww");
+    expect(64, "did you mean cosine?", "$K train --schedule cosin");
+    expect(64, "cosine takes final", "$K train --schedule cosine:end=1");
+    expect(64, "from 0 to 1", "$K train --schedule cosine:final=2");
+    expect(64, "one argument too many", "$K train mnist");
+    expect(64, "one argument too many", "$K eval a b");
+    expect(64, "takes text", "$K train --model gpt2");
+    expect(64, "ends in .svg or .png", "$K plot x.jsonl -o x.gif");
+}
+
+/* Help fits a screen and has an example. */
+static void test_help(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COMMANDS; i++) {
+        assert_int_equal(shell("$K %s --help", names[i]), 0);
+        assert_string_equal(err, "");
+        assert_non_null(strstr(out, "Example"));
+        if (count_lines(out) > 40)
+            fail_msg("kiln %s --help has %d lines", names[i], count_lines(out));
+        for (char *line = out; *line; line += strcspn(line, "\n") + 1)
+            if (strcspn(line, "\n") > 80)
+                fail_msg("kiln %s --help: too wide: %.*s", names[i], (int)strcspn(line, "\n"), line);
+    }
+}
+
+/* Every option of every --help is in the manual and in the completion, which is as the command makes it. */
+static void test_manual_and_completion(void **state)
+{
+    (void)state;
+    char *manual = slurp(KILN_TEST_DIR "/../docs/kiln.1", NULL);
+    char *completion = slurp(KILN_TEST_DIR "/../tools/completion/kiln.bash", NULL);
+    assert_int_equal(shell("$K completion"), 0);
+    assert_string_equal(out, completion);
+    for (int i = 0; i < COMMANDS; i++) {
+        char word[80];
+        snprintf(word, sizeof word, ".Cm %s", names[i]);
+        assert_non_null(strstr(manual, word));
+        assert_int_equal(shell("$K %s --help", names[i]), 0);
+        int options = 0;
+        for (char *line = out; *line; line += strcspn(line, "\n") + 1) {
+            char *at = strstr(line, "--");
+            if (line[0] != ' ' || !at || at > line + 6)
+                continue;
+            char name[40];
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 2, " \n"), at + 2);
+            options++;
+            snprintf(word, sizeof word, "Fl Fl %s", name);
+            if (!strstr(manual, word))
+                fail_msg("--%s of kiln %s is not in the manual", name, names[i]);
+            snprintf(word, sizeof word, "--%s", name);
+            if (!strstr(completion, word))
+                fail_msg("--%s of kiln %s is not in the completion", name, names[i]);
+        }
+        assert_true(options >= 1);
+    }
+    free(manual);
+    free(completion);
+}
+
+/* Bash takes the completion, and it completes. */
+static void test_completion_runs(void **state)
+{
+    (void)state;
+    if (shell("command -v bash") != 0)
+        skip();
+    const char *ask = "bash -c 'compopt() { :; }; source " KILN_TEST_DIR "/../tools/completion/kiln.bash; "
+                      "COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _kiln; echo \"${COMPREPLY[@]}\"'";
+    char line[1024];
+    const struct {
+        const char *words, *want;
+    } cases[] = {{"kiln tr", "train\n"},
+                 {"kiln train --sched", "--schedule\n"},
+                 {"kiln train --optim ad", "adam adamw adagrad\n"},
+                 {"kiln train --model len", "lenet\n"},
+                 {"kiln train --optim = lio", "lion\n"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(line, sizeof line, ask, cases[i].words);
+        expect(0, cases[i].want, line);
+    }
+}
+
+/* ---- Training and what comes after it ---- */
+
+static void test_train(void **state)
+{
+    (void)state;
+    expect(0, "Saved kiln-run/: best.safetensors, log.jsonl, curve.svg", "$K train --data digits:600 --epochs 2");
+    assert_null(strchr(out, '\033')); /* no terminal: no escape codes, no lines that move */
+    assert_null(strchr(out, '\r'));
+    assert_null(strchr(err, '\033'));
+    assert_non_null(strstr(out, "mlp, 235,146 parameters"));
+    assert_non_null(strstr(out, "600 to train, 100 to test"));
+    assert_non_null(strstr(out, "Epoch 2/2"));
+    assert_true(there("kiln-run/best.safetensors") && there("kiln-run/log.jsonl") && there("kiln-run/curve.svg"));
+
+    /* eval says what training said about the best epoch */
+    double loss = -1, accuracy = -1, again = -1, accuracy_again = -1;
+    const char *line = strstr(out, "Best epoch");
+    assert_non_null(line);
+    assert_int_equal(sscanf(strstr(line, "loss"), "loss %lf, accuracy %lf", &loss, &accuracy), 2);
+    expect(0, "top-5", "$K eval");
+    assert_int_equal(sscanf(strstr(out, "loss"), "loss %lf", &again), 1);
+    assert_int_equal(sscanf(strstr(out, "accuracy"), "accuracy %lf", &accuracy_again), 1);
+    assert_true(loss == again && accuracy == accuracy_again);
+    expect(0, "row: the label", "$K eval --confusion --limit 50");
+    assert_non_null(strstr(out, "samples     50\n"));
+
+    /* a second run moves the first aside */
+    expect(0, "is now in kiln-run.1", "$K train --data digits:600 --epochs 1 --limit 3");
+    assert_true(there("kiln-run.1/best.safetensors") && there("kiln-run/best.safetensors"));
+}
+
+static void test_predict(void **state)
+{
+    (void)state;
+    expect(0, "of 10 right", "$K predict kiln-run.1");
+    assert_int_equal(count_lines(out), 12);
+    expect(0, "100 predictions", "$K predict kiln-run.1 --out answers.csv");
+    char *csv = slurp("answers.csv", NULL);
+    assert_memory_equal(csv, "index,label,prediction,probability\n0,", 37);
+    assert_int_equal(count_lines(csv), 101);
+    free(csv);
+    expect(66, "no.png: No such file", "$K predict kiln-run no.png");
+    expect(65, "not a PNG file", "$K predict kiln-run answers.csv");
+    expect(0, NULL, "$K plot kiln-run -o p.png");
+    expect(0, "p.png: ", "$K predict kiln-run p.png");
+    expect(74, "/dev/full", "$K predict kiln-run --out /dev/full");
+}
+
+static void test_inspect(void **state)
+{
+    (void)state;
+    expect(0, "kiln.model   mlp:channels=1,height=28,width=28,classes=10", "$K inspect kiln-run.1/best.safetensors");
+    assert_non_null(strstr(out, "6 tensors, 235,146 elements"));
+    assert_non_null(strstr(out, "256x784"));
+    expect(0, "state.json", "$K inspect kiln-run.1");
+    assert_non_null(strstr(out, "exp_avg"));
+    expect(0, "std", "$K inspect --stats kiln-run.1/best.safetensors");
+
+    /* a NaN is found: the last four bytes of the file are the last element */
+    size_t bytes;
+    char *file = slurp("kiln-run.1/best.safetensors", &bytes);
+    memcpy(file + bytes - 4, (float[]){__builtin_nanf("")}, 4);
+    put("nan.safetensors", file, bytes);
+    expect(0, "1 not finite", "$K inspect --stats nan.safetensors");
+    put("cut.safetensors", file, bytes - 7);
+    expect(65, "cut.safetensors", "$K inspect cut.safetensors");
+    free(file);
+    expect(66, "No such file", "$K inspect nothing.safetensors");
+    expect(66, "neither weights nor a checkpoint", "mkdir -p empty; $K inspect empty");
+}
+
+static void test_plot(void **state)
+{
+    (void)state;
+    expect(0, "Written: a.svg", "$K plot kiln-run.1/log.jsonl -o a.svg --title 'a < b'");
+    char *svg = slurp("a.svg", NULL);
+    assert_memory_equal(svg, "<svg ", 5);
+    assert_non_null(strstr(svg, "a &lt; b"));
+    assert_non_null(strstr(svg, "Accuracy"));
+    assert_non_null(strstr(svg, "prefers-color-scheme: dark"));
+    free(svg);
+    expect(0, "Written: a.png", "$K plot kiln-run.1 kiln-run -o a.png");
+    char *png = slurp("a.png", NULL);
+    assert_memory_equal(png, "\x89PNG", 4);
+    free(png);
+    put("few.csv", "epoch,step,loss,val_loss\n1,10,2.5,2.4\n2,20,1.5,\n", 49);
+    expect(0, "curve.svg", "$K plot few.csv");
+    put("bad.jsonl", "{\"epoch\": 1, \"step\": 3, \"loss\": 1}\n{\"epoch\": 2,\n", 50);
+    expect(65, "bad.jsonl: line 2", "$K plot bad.jsonl");
+    put("half.jsonl", "{\"epoch\": 1, \"step\": 3, \"loss\": 1}\n{\"epoch\": 2,", 49);
+    expect(0, NULL, "$K plot half.jsonl"); /* a line that is just being written */
+    put("none.jsonl", "{\"run\": {}}\n", 12);
+    expect(65, "no losses", "$K plot none.jsonl");
+    put("bad.csv", "epoch,step,loss\n1,10,abc\n", 25);
+    expect(65, "bad.csv: line 2: \"abc\" is no number", "$K plot bad.csv");
+    expect(66, "No such file", "$K plot nothing.jsonl");
+    expect(74, "/dev/full",
+           "ln -sf /dev/full full.svg; $K plot few.csv -o full.svg >/dev/null 2>e; cat e; grep -q . e; "
+           "$K plot few.csv --out=full.svg || { r=$?; echo /dev/full; exit $r; }");
+}
+
+/* A run that was cut off goes on to the same bits, with other numbers of threads and workers. */
+static void test_resume(void **state)
+{
+    (void)state;
+    const char *how = "--data digits:600 --epochs 3 --seed 7 --schedule one-cycle --clip 1 --ema 0.9 --quiet";
+    assert_int_equal(shell("$K train %s --save whole", how), 0);
+    assert_string_equal(out, "");
+    assert_string_equal(err, "");
+    assert_int_equal(shell("$K train %s --save parts --limit 13 --workers 0 --threads 1", how), 0);
+    expect(0, "Epoch 3/3", "$K train --save parts --resume --workers 2"); /* all the rest is in the run */
+    assert_same_files("whole/best.safetensors", "parts/best.safetensors");
+    assert_int_equal(shell("cmp whole/step-*/model.safetensors parts/step-*/model.safetensors && "
+                           "cmp whole/step-*/optim.safetensors parts/step-*/optim.safetensors"),
+                     0);
+    expect(65, "0.weight", "$K train --save parts --resume --model lenet");
+    expect(0, "from the start", "$K train --save fresh --resume --data digits:100 --limit 1");
+}
+
+static void test_init(void **state)
+{
+    (void)state;
+    assert_int_equal(shell("$K train -q --data digits:100 --epochs 1 --init whole/best.safetensors --lr 1e-11 "
+                           "--save started"),
+                     0);
+    double before = 0, after = 1;
+    expect(0, "loss", "$K eval whole --data digits:600");
+    assert_int_equal(sscanf(strstr(out, "loss"), "loss %lf", &before), 1);
+    expect(0, "loss", "$K eval started --data digits:600");
+    assert_int_equal(sscanf(strstr(out, "loss"), "loss %lf", &after), 1);
+    assert_true(before == after); /* steps that small change nothing that is shown */
+    expect(65, "do not fit", "$K train --model lenet --init whole/best.safetensors --save x");
+    expect(66, "nothing.safetensors", "$K train --init nothing.safetensors --save x");
+    assert_false(there("x"));
+}
+
+static void wait_for(const char *path)
+{
+    for (int i = 0; i < 6000 && !there(path); i++)
+        usleep(10000);
+    assert_true(there(path));
+}
+
+/* Ctrl-C saves, says how to go on, and that works. */
+static void test_interrupt(void **state)
+{
+    (void)state;
+    const int signals[] = {SIGINT, SIGTERM};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(shell("rm -rf 'my run'"), 0);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            int null = open("/dev/null", O_RDWR), to = open("int.txt", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+            dup2(null, 0);
+            dup2(null, 1);
+            dup2(to, 2);
+            execl(command, "kiln", "train", "--data", "digits:2000", "--epochs", "100000", "--save", "my run", NULL);
+            _exit(127);
+        }
+        wait_for("my run/best.safetensors"); /* the first epoch is over */
+        kill(child, signals[i]);
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 130);
+        char *said = slurp("int.txt", NULL);
+        assert_non_null(strstr(said, "interrupted: saved my run after "));
+        assert_non_null(strstr(said, "kiln train --data digits:2000 --epochs 100000 --save 'my run' --resume\n"));
+        free(said);
+    }
+    expect(0, "steps", "$K train --save 'my run' --resume --epochs 1");
+}
+
+/* ---- Text, model files, IDX files ---- */
+
+static void test_text(void **state)
+{
+    (void)state;
+    assert_int_equal(shell("for i in $(seq 300); do echo \"$i: the quick brown fox jumps over the lazy dog\"; done "
+                           ">fox.txt"),
+                     0);
+    expect(0, "kiln generate text",
+           "$K train --data fox.txt --model gpt2:layers=1,heads=2,embed=16 --length 16 --limit 5 --save text");
+    assert_non_null(strstr(out, "perplexity"));
+    expect(0, "perplexity", "$K eval text --limit 20");
+    expect(0, NULL, "$K generate text --prompt 'the quick brown fox is longer' --length 30 --seed 3");
+    assert_int_equal(strlen("the quick brown fox is longer") + 30 + 1, strlen(out));
+    char *first = strdup(out);
+    expect(0, NULL, "$K generate text --prompt 'the quick brown fox is longer' --length 30 --seed 3");
+    assert_string_equal(first, out);
+    expect(0, NULL, "$K generate text --prompt 'the quick brown fox is longer' --length 30 --seed 4");
+    assert_string_not_equal(first, out);
+    free(first);
+
+    /* the likeliest byte each time: no seed matters, and neither does how much room there is after the text */
+    expect(0, NULL, "$K generate text --prompt abc --length 4 --temperature 0 --seed 1");
+    first = strdup(out);
+    expect(0, NULL, "$K generate text --prompt abc --length 4 --top-k 1 --context 8");
+    assert_string_equal(first, out);
+    free(first);
+    expect(64, "sees at most 16", "$K generate text --context 17");
+    expect(64, "takes images, and the data is text", "$K train --data fox.txt --model lenet");
+    expect(64, "continues texts", "$K predict text");
+    expect(64, "no model of text", "$K generate kiln-run");
+    expect(64, "--confusion is for models that tell classes apart", "$K eval text --confusion");
+}
+
+static void test_model_file(void **state)
+{
+    (void)state;
+    const char *model = "input: [1, 28, 28]\nlayers:\n  - flatten\n  - linear: 16\n  - relu\n  - linear: 10\n";
+    put("small.yaml", model, strlen(model));
+    expect(0, "small", "$K train --model small.yaml --data digits:200 --epochs 1 --save own");
+    expect(0, "accuracy", "mv small.yaml gone.yaml; $K eval own"); /* the run has the model in it */
+    expect(0, "- linear: 16", "$K inspect own");
+    expect(66, "small.yaml", "$K train --model small.yaml");
+    put("bad.yaml", "input: [1, 28, 28]\nlayers:\n  - linaer: 16\n", 43);
+    expect(65, "bad.yaml:3", "$K train --model bad.yaml");
+    put("five.yaml", "input: [1, 28, 28]\nlayers:\n  - flatten\n  - linear: 5\n", 54);
+    expect(65, "has 10 classes", "$K train --model five.yaml --save x");
+    put("other.yaml", "input: [3, 28, 28]\nlayers:\n  - flatten\n  - linear: 10\n", 55);
+    expect(65, "takes inputs of 3x28x28", "$K train --model other.yaml --save x");
+    const char *header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    char file[128] = {(char)strlen(header)};
+    memcpy(file + 8, header, strlen(header));
+    put("bare.safetensors", file, 8 + strlen(header) + 4);
+    expect(64, "does not say which model", "$K eval bare.safetensors");
+    expect(65, "do not fit", "$K eval bare.safetensors --model mlp");
+}
+
+/* 60 images of 8x8: a bright band at the top, in the middle or at the bottom is their label, 0 … 2. */
+static void write_idx(void)
+{
+    enum { COUNT = 60, SIDE = 8 };
+    unsigned char images[16 + COUNT * SIDE * SIDE] = {0, 0, 8, 3, 0, 0, 0, COUNT, 0, 0, 0, SIDE, 0, 0, 0, SIDE};
+    unsigned char labels[8 + COUNT] = {0, 0, 8, 1, 0, 0, 0, COUNT};
+    for (int i = 0; i < COUNT; i++) {
+        labels[8 + i] = (unsigned char)(i % 3);
+        memset(images + 16 + i * SIDE * SIDE + i % 3 * 3 * SIDE, 200 + i % 50, 2 * SIDE);
+    }
+    assert_int_equal(shell("mkdir -p idx"), 0);
+    put("idx/train-images-idx3-ubyte", images, sizeof images);
+    put("idx/train-labels-idx1-ubyte", labels, sizeof labels);
+    put("cut-images-idx3-ubyte", images, sizeof images - 100);
+    put("cut-labels-idx1-ubyte", labels, sizeof labels);
+}
+
+static void test_idx(void **state)
+{
+    (void)state;
+    write_idx();
+    expect(0, "48 to train, 12 to test, each 1x8x8, 3 classes",
+           "$K train --data idx --split 0.8 --epochs 30 --batch 8 --save bands");
+    expect(0, "accuracy    100.00 %", "$K eval bands");
+    expect(0, "samples     60\n", "$K eval bands --split 0");
+    expect(0, "54 to train, 6 to test", "$K train --data idx/train-images-idx3-ubyte --limit 1 --save band");
+    expect(0, "60 to train, 60 to test",
+           "cp idx/train-images-idx3-ubyte idx/t10k-images-idx3-ubyte; "
+           "cp idx/train-labels-idx1-ubyte idx/t10k-labels-idx1-ubyte; "
+           "$K train --data idx --limit 1 --save bands2");
+    expect(64, "a batch of 61", "$K train --data idx --batch 61 --save x; r=$?; rm -rf x; exit $r");
+    expect(65, "cut-images-idx3-ubyte", "$K train --data cut-images-idx3-ubyte --save x");
+    expect(65, "has 3 classes", "$K train --data idx --model mlp:classes=2 --save x");
+    expect(66, "no IDX files", "$K train --data empty");
+    expect(66, "nowhere: No such file", "$K train --data nowhere");
+    expect(66, "did you mean --data digits?", "$K train --data digit");
+    assert_false(there("x"));
+}
+
+/* ---- Exit codes that are left, and streams ---- */
+
+static void test_exit_codes(void **state)
+{
+    (void)state;
+    expect(69, "kiln devices lists", "$K train --device cuda:77");
+    expect(69, "kiln devices lists", "$K train --device nonsense");
+    expect(71, "needs", "$K train --data digits:100 --mem-limit 1100K --save x");
+    expect(65, "the loss became", "$K train --data digits:100 --optim sgd --lr 1e6 --epochs 3 --save diverged");
+    expect(74, "standard output", "$K devices >/dev/full");
+    expect(74, "/dev/full", "$K train --data digits:100 --limit 2 --log /dev/full --save x");
+    expect(66, "does not exist", "$K train --data digits:100 --save no/such/folder");
+    expect(66, "kiln train makes it", "mkdir -p bare && cd bare && $K eval");
+    expect(65, "garbage.safetensors", "echo nonsense of some length >garbage.safetensors; $K eval garbage.safetensors");
+}
+
+/* A reader that goes away is no error. */
+static void test_closed_pipe(void **state)
+{
+    (void)state;
+    expect(0, NULL, "$K inspect kiln-run.1 --stats | head -1 >/dev/null");
+    assert_string_equal(err, "");
+    expect(0, NULL, "trap '' PIPE; $K inspect kiln-run.1 | true");
+    assert_string_equal(err, "");
+    expect(0, NULL, "{ $K train --data digits:200 --epochs 2 --save piped; echo $? >code.txt; } | true");
+    assert_string_equal(err, "");
+    char *code = slurp("code.txt", NULL);
+    assert_string_equal(code, "0\n");
+    free(code);
+    assert_true(there("piped/best.safetensors"));
+}
+
+static void test_looking(void **state)
+{
+    (void)state;
+    expect(0, "cpu ", "$K devices");
+    assert_non_null(strstr(out, "cuda"));
+    expect(0, "235,146 parameters", "$K plan --batch 16");
+    assert_non_null(strstr(out, "together"));
+    expect(0, "matmul", "$K plan --kernels --summary --model lenet");
+    expect(0, "largest batch within 8.0 MiB: ", "$K plan --mem-limit 8M");
+    expect(0, "not even a batch of 1", "$K plan --mem-limit 1M");
+    expect(0, "samples/s", "$K bench --batch 8,16 --seconds 0.01");
+    assert_int_equal(count_lines(out), 5);
+    expect(64, "is for models of text", "$K plan --length 5");
+}
+
+/* ---- The folder ---- */
+
+static char folder[] = "/tmp/kiln-cli-XXXXXX";
+
+static int set_up(void **state)
+{
+    (void)state;
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    const char *given = getenv("KILN_COMMAND");
+    if (n < 0 || !mkdtemp(folder) || chdir(folder) != 0)
+        return -1;
+    self[n] = '\0';
+    *strrchr(self, '/') = '\0';
+    if (given)
+        snprintf(command, sizeof command, "%s", given);
+    else if ((size_t)snprintf(command, sizeof command, "%s/../bin/kiln", self) >= sizeof command)
+        return -1;
+    unsetenv("NO_COLOR");
+    return setenv("K", command, 1);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    free(out);
+    free(err);
+    char line[64];
+    snprintf(line, sizeof line, "rm -rf %s", folder);
+    return chdir("/") || system(line);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_manual_and_completion),
+        cmocka_unit_test(test_completion_runs),
+        cmocka_unit_test(test_train),
+        cmocka_unit_test(test_predict),
+        cmocka_unit_test(test_inspect),
+        cmocka_unit_test(test_plot),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_init),
+        cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_model_file),
+        cmocka_unit_test(test_idx),
+        cmocka_unit_test(test_exit_codes),
+        cmocka_unit_test(test_closed_pipe),
+        cmocka_unit_test(test_looking),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
