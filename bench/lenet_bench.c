@@ -25,7 +25,9 @@ static kiln_tensor *forward(const model *net)
         kiln_tensor *w = net->weight[i].value, *b = net->bias[i].value;
         if (i == CONVOLUTIONS)
             h = kiln_flatten(h, 1, -1);
-        h = i == 0 ? kiln_conv2d(h, w, b, .padding = {2, 2}) : i < CONVOLUTIONS ? kiln_conv2d(h, w, b) : kiln_linear(h, w, b);
+        h = i == 0             ? kiln_conv2d(h, w, b, .padding = {2, 2})
+            : i < CONVOLUTIONS ? kiln_conv2d(h, w, b)
+                               : kiln_linear(h, w, b);
         if (i < LAYERS - 1)
             h = kiln_relu(h);
         if (i < CONVOLUTIONS)

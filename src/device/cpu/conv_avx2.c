@@ -10,16 +10,16 @@ static inline __m256i first_lanes(int64_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-#define KILN_CONV_BYTES           32
-#define KILN_CONV_NAME(x)         x##_wide
-#define KILN_CONV_FMA(a, b, c)    _mm256_fmadd_ps(a, b, c)
-#define KILN_CONV_STORE(p, v, n)  _mm256_maskstore_ps(p, first_lanes(n), v)
-#define KILN_CONV_BLOCKS(X)       X(1) X(2) X(3) X(4)
+#define KILN_CONV_BYTES          32
+#define KILN_CONV_NAME(x)        x##_wide
+#define KILN_CONV_FMA(a, b, c)   _mm256_fmadd_ps(a, b, c)
+#define KILN_CONV_STORE(p, v, n) _mm256_maskstore_ps(p, first_lanes(n), v)
+#define KILN_CONV_BLOCKS(X)      X(1) X(2) X(3) X(4)
 #include "device/cpu/conv_kernels.h"
 
-#define KILN_CONV_BYTES           16
-#define KILN_CONV_NAME(x)         x##_narrow
-#define KILN_CONV_FMA(a, b, c)    _mm_fmadd_ps(a, b, c)
+#define KILN_CONV_BYTES        16
+#define KILN_CONV_NAME(x)      x##_narrow
+#define KILN_CONV_FMA(a, b, c) _mm_fmadd_ps(a, b, c)
 #include "device/cpu/conv_kernels.h"
 
 #define BLOCKS(X) X(1) X(2) X(3) X(4)

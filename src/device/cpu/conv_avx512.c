@@ -5,16 +5,16 @@
 
 #include <immintrin.h>
 
-#define KILN_CONV_BYTES           64
-#define KILN_CONV_NAME(x)         x##_wide
-#define KILN_CONV_FMA(a, b, c)    _mm512_fmadd_ps(a, b, c)
-#define KILN_CONV_STORE(p, v, n)  _mm512_mask_storeu_ps(p, (__mmask16)((1u << (n)) - 1), v)
-#define KILN_CONV_BLOCKS(X)       X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+#define KILN_CONV_BYTES          64
+#define KILN_CONV_NAME(x)        x##_wide
+#define KILN_CONV_FMA(a, b, c)   _mm512_fmadd_ps(a, b, c)
+#define KILN_CONV_STORE(p, v, n) _mm512_mask_storeu_ps(p, (__mmask16)((1u << (n)) - 1), v)
+#define KILN_CONV_BLOCKS(X)      X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 #include "device/cpu/conv_kernels.h"
 
-#define KILN_CONV_BYTES           32
-#define KILN_CONV_NAME(x)         x##_narrow
-#define KILN_CONV_FMA(a, b, c)    _mm256_fmadd_ps(a, b, c)
+#define KILN_CONV_BYTES        32
+#define KILN_CONV_NAME(x)      x##_narrow
+#define KILN_CONV_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #include "device/cpu/conv_kernels.h"
 
 #define BLOCKS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)

@@ -23,11 +23,11 @@ typedef struct job {
     kiln_conv_kind kind;
     int64_t batch, channels, outputs;
     int64_t size[2], out[2], kernel[2], stride[2], padding[2];
-    int64_t pitch, lines;      /* of a padded plane; rows need padding to the left and right only */
-    int64_t sums;              /* of a partial gradient, in floats */
+    int64_t pitch, lines; /* of a padded plane; rows need padding to the left and right only */
+    int64_t sums;         /* of a partial gradient, in floats */
     int64_t lanes, lane_floats;
-    int64_t shared_floats;     /* packed weights or partial gradients, before the lanes' scratch */
-    const float *x, *y;        /* taps: input and the output's gradient */
+    int64_t shared_floats; /* packed weights or partial gradients, before the lanes' scratch */
+    const float *x, *y;    /* taps: input and the output's gradient */
     float *result, *shared;
 } job;
 

@@ -16,7 +16,8 @@ enum {
 };
 
 /* Part of a row of the result, for several channels: y[o, j] = Σ over c, u, v of w[c, u, v, o] · x[c, u, j + v·x_tap],
- * j < n. Each element is one chain of multiply-adds in the order of c, u, v. x can be read beyond n to whole vectors. */
+ * j < n. Each element is one chain of multiply-adds in the order of c, u, v. x can be read beyond n to whole vectors.
+ */
 typedef struct kiln_conv_row {
     int64_t channels, rows, taps; /* counts of c, u, v */
     const float *x;
@@ -83,8 +84,8 @@ extern const kiln_conv_kernels *const kiln_conv_plain;
 #endif
 
 /* ---- The template. Needs KILN_CONV_NAME(x), KILN_CONV_BYTES (of a vector), KILN_CONV_FMA(a, b, c) = a · b + c on
- * vectors, KILN_CONV_STORE(p, v, n) that stores the first n < lanes elements, KILN_CONV_BLOCKS(X) that lists X(1) X(2) …
- * up to the largest block. */
+ * vectors, KILN_CONV_STORE(p, v, n) that stores the first n < lanes elements, KILN_CONV_BLOCKS(X) that lists X(1) X(2)
+ * … up to the largest block. */
 #ifdef KILN_CONV_BYTES
 
 #define NAME(x) KILN_CONV_NAME(x)
@@ -186,10 +187,10 @@ KILN_CONV_INLINE void NAME(taps)(const int rows, const int taps, const kiln_conv
     }
 }
 
-#define TAPS(across, rows)                                                                                              \
-    static void NAME(taps_##across##_##rows)(const kiln_conv_taps *t)                                                   \
+#define TAPS(across, rows)                                                                                             \
+    static void NAME(taps_##across##_##rows)(const kiln_conv_taps *t)                                                  \
     {                                                                                                                  \
-        NAME(taps)(rows, across, t);                                                                                  \
+        NAME(taps)(rows, across, t);                                                                                   \
     }
 KILN_CONV_TAPS(TAPS)
 #undef TAPS

@@ -8,11 +8,11 @@ static inline void store_some(float *to, kiln_conv_quad v, int64_t n)
         to[i] = v[i];
 }
 
-#define KILN_CONV_BYTES           16
-#define KILN_CONV_NAME(x)         x##_wide
-#define KILN_CONV_FMA(a, b, c)    ((a) * (b) + (c))
-#define KILN_CONV_STORE(p, v, n)  store_some(p, v, n)
-#define KILN_CONV_BLOCKS(X)       X(1) X(2) X(3) X(4)
+#define KILN_CONV_BYTES          16
+#define KILN_CONV_NAME(x)        x##_wide
+#define KILN_CONV_FMA(a, b, c)   ((a) * (b) + (c))
+#define KILN_CONV_STORE(p, v, n) store_some(p, v, n)
+#define KILN_CONV_BLOCKS(X)      X(1) X(2) X(3) X(4)
 #include "device/cpu/conv_kernels.h"
 
 #define BLOCKS(X) X(1) X(2) X(3) X(4)

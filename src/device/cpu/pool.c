@@ -1,5 +1,7 @@
 /* Pooling kernels, in parallel over planes. A plane's windows are visited in row-major order. */
 #include "device/cpu/call.h"
+#include "device/cpu/isa.h"
+#include "device/cpu/pool_kernels.h"
 #include "device/cpu/ranges.h"
 
 #include <string.h>
@@ -84,6 +86,49 @@ static void start(job *j, void (*body)(void *, int64_t, int))
     }
 MAXIMA(float, maxima_f32)
 MAXIMA(double, maxima_f64)
+
+/* The most frequent windows: 2 × 2, side by side, that cover the plane's width. */
+static bool halves(const job *j)
+{
+    const axis *y = &j->y, *x = &j->x;
+    return y->kernel == 2 && x->kernel == 2 && y->stride == 2 && x->stride == 2 && y->padding == 0 && x->padding == 0 &&
+           y->dilation == 1 && x->dilation == 1 && 2 * y->out <= y->size && 2 * x->out == x->size &&
+           y->size <= INT32_MAX / x->size;
+}
+
+static void maxima_halves(void *context, int64_t task, int worker)
+{
+    (void)worker;
+    const job *j = context;
+    const kiln_pool_kernels *kernels = kiln_isa_pick(kiln_pool_plain, kiln_pool_avx2, kiln_pool_avx512);
+    int64_t in = j->y.size * j->x.size, out = j->y.out * j->x.out;
+    FOR_PLANES(j, task)
+    kernels->max2((const float *)j->c->in[0].data + plane * in, j->y.out, j->x.size,
+                  (float *)j->c->out[0].data + plane * out, (int64_t *)j->c->out[1].data + plane * out);
+}
+
+/* The adjoint: elements are added to where the maxima were found. */
+#define PLACE(T, name)                                                                                                 \
+    static void name(void *context, int64_t task, int worker)                                                          \
+    {                                                                                                                  \
+        (void)worker;                                                                                                  \
+        const job *j = context;                                                                                        \
+        int64_t in = j->y.out * j->x.out, out = j->y.size * j->x.size;                                                 \
+        FOR_PLANES(j, task)                                                                                            \
+        {                                                                                                              \
+            const T *gy = (const T *)j->c->in[0].data + plane * in;                                                    \
+            const int64_t *index = (const int64_t *)j->c->in[1].data + plane * in;                                     \
+            T *gx = (T *)j->c->out[0].data + plane * out;                                                              \
+            memset(gx, 0, (size_t)out * sizeof(T));                                                                    \
+            for (int64_t i = 0; i < in; i++)                                                                           \
+                if ((uint64_t)index[i] < (uint64_t)out)                                                                \
+                    gx[index[i]] += gy[i];                                                                             \
+                else                                                                                                   \
+                    kiln_fault_report(j->c, plane *in + i, index[i], out);                                             \
+        }                                                                                                              \
+    }
+PLACE(float, place_f32)
+PLACE(double, place_f64)
 
 /* ---- Means and their adjoint. Sums are made in double: windows of adaptive pooling can be whole planes. ---- */
 
@@ -178,7 +223,14 @@ static void max_pool(const kiln_cpu_call *c)
     job j = {.c = c,
              .y = {.size = size[0], .out = i[8], .kernel = i[0], .stride = i[2], .padding = i[4], .dilation = i[6]},
              .x = {.size = size[1], .out = i[9], .kernel = i[1], .stride = i[3], .padding = i[5], .dilation = i[7]}};
-    start(&j, is_f64(c) ? maxima_f64 : maxima_f32);
+    start(&j, is_f64(c) ? maxima_f64 : halves(&j) ? maxima_halves : maxima_f32);
+}
+
+static void max_pool_grad(const kiln_cpu_call *c)
+{
+    const int64_t *size = c->ints, *out = c->in[0].shape + 2;
+    job j = {.c = c, .y = {.size = size[0], .out = out[0]}, .x = {.size = size[1], .out = out[1]}};
+    start(&j, is_f64(c) ? place_f64 : place_f32);
 }
 
 static job averaging(const kiln_cpu_call *c, const int64_t *size)
@@ -231,6 +283,7 @@ enum { REAL = 1 << KILN_F32 | 1 << KILN_F64 };
 
 const kiln_cpu_kernel kiln_cpu_kernels_pool[] = {
     {.op = "max_pool", .dtypes = REAL, .run = max_pool},
+    {.op = "max_pool_grad", .dtypes = REAL, .run = max_pool_grad},
     {.op = "avg_pool", .dtypes = REAL, .run = avg_pool},
     {.op = "avg_pool_grad", .dtypes = REAL, .run = avg_pool_grad},
     {.op = "adaptive_avg_pool", .dtypes = REAL, .run = adaptive_avg_pool},

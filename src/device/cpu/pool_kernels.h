@@ -1,0 +1,102 @@
+/* Pooling loops that are worth one instruction set's own: the first part is the table that pool.c sees; the files that
+ * define POOL_TABLE (pool_plain.c, pool_avx2.c and pool_avx512.c) get the loops, which the compiler vectorises. */
+#ifndef KILN_CPU_POOL_KERNELS_H
+#define KILN_CPU_POOL_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct kiln_pool_kernels {
+    /* Maxima of 2 × 2 windows side by side: `rows` rows of them, in a plane `width` wide (an even number) of less than
+     * 2^31 elements. A NaN is taken over any number, the last one over others; of equal ones the first. */
+    void (*max2)(const float *x, int64_t rows, int64_t width, float *values, int64_t *indices);
+} kiln_pool_kernels;
+
+/* NULL where the compiler did not have the instructions. */
+extern const kiln_pool_kernels *const kiln_pool_plain, *const kiln_pool_avx2, *const kiln_pool_avx512;
+
+#endif
+
+#ifdef POOL_TABLE
+
+#if defined(__AVX512F__)
+#define VECTOR 16
+#define EVEN   0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD    1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#elif defined(__AVX2__)
+#define VECTOR 8
+#define EVEN   0, 2, 4, 6, 8, 10, 12, 14
+#define ODD    1, 3, 5, 7, 9, 11, 13, 15
+#else
+#define VECTOR 4
+#define EVEN   0, 2, 4, 6
+#define ODD    1, 3, 5, 7
+#endif
+typedef float reals __attribute__((vector_size(4 * VECTOR), may_alias));
+typedef int32_t numbers __attribute__((vector_size(4 * VECTOR), may_alias));
+
+enum { PIECE = 512 }; /* columns whose larger elements stay in the first-level cache until neighbours are compared */
+
+/* The larger of two elements of a column, and where it was found: at `first` + i, or a row further. */
+static inline void larger_of_rows(const float *restrict upper, int32_t first, int32_t width, int64_t n,
+                                  float *restrict value, int32_t *restrict at)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float a = upper[i], b = upper[width + i];
+        int lower = (b > a) | (b != b);
+        value[i] = lower ? b : a;
+        at[i] = first + (int32_t)i + (lower ? width : 0);
+    }
+}
+
+/* Of two columns' larger elements, n of them a multiple of VECTOR. The one that comes later in the window has to be
+ * larger, not equal. */
+static inline void larger_of_columns(const float *value, const int32_t *at, int64_t n, float *values, int32_t *places)
+{
+    for (int64_t i = 0; i < n; i += VECTOR) {
+        reals low = *(const reals *)(value + 2 * i), high = *(const reals *)(value + 2 * i + VECTOR);
+        numbers at_low = *(const numbers *)(at + 2 * i), at_high = *(const numbers *)(at + 2 * i + VECTOR);
+        reals a = __builtin_shufflevector(low, high, EVEN), b = __builtin_shufflevector(low, high, ODD);
+        numbers at_a = __builtin_shufflevector(at_low, at_high, EVEN);
+        numbers at_b = __builtin_shufflevector(at_low, at_high, ODD);
+        numbers take_later = (b > a) | (b != b), keep_later = (a > b) | (a != a), b_is_later = at_b > at_a;
+        numbers right = (b_is_later & take_later) | (~b_is_later & ~keep_later);
+        *(numbers *)(values + i) = (right & (numbers)b) | (~right & (numbers)a);
+        *(numbers *)(places + i) = (right & at_b) | (~right & at_a);
+    }
+}
+
+/* Several rows of windows at a time while they fit: neighbours in memory are then neighbours in a row. */
+static void max2(const float *x, int64_t rows, int64_t width, float *values, int64_t *indices)
+{
+    float value[PIECE] __attribute__((aligned(64))), larger[PIECE / 2] __attribute__((aligned(64)));
+    int32_t at[PIECE] __attribute__((aligned(64))), place[PIECE / 2] __attribute__((aligned(64)));
+    int64_t piece = width < PIECE ? width : PIECE, together = width < PIECE ? PIECE / (width > 0 ? width : 1) : 1;
+    for (int64_t row = 0; row < rows; row += together) {
+        int64_t count = rows - row < together ? rows - row : together;
+        for (int64_t column = 0, n; column < width; column += n) {
+            n = width - column < piece ? width - column : piece;
+            for (int64_t r = 0; r < count; r++) {
+                int64_t first = (row + r) * 2 * width + column;
+                larger_of_rows(x + first, (int32_t)first, (int32_t)width, n, value + r * n, at + r * n);
+            }
+            int64_t made = count * n / 2, whole = (made + VECTOR - 1) / VECTOR * VECTOR;
+            for (int64_t i = 2 * made; i < 2 * whole; i++) {
+                value[i] = 0;
+                at[i] = 0;
+            }
+            larger_of_columns(value, at, whole, larger, place);
+            for (int64_t i = 0; i < made; i++) {
+                values[i] = larger[i];
+                indices[i] = place[i];
+            }
+            values += made;
+            indices += made;
+        }
+    }
+}
+
+static const kiln_pool_kernels kernels = {.max2 = max2};
+const kiln_pool_kernels *const POOL_TABLE = &kernels;
+
+#endif
