@@ -60,13 +60,6 @@ static void bench_lenet(int64_t batch)
     net.y = kiln_keep(kiln_randint(0, 10, KILN_SHAPE(batch), KILN_I64));
     kiln_eval();
     bench_steps("lenet", batch, record_step, &net);
-    if (getenv("KILN_BENCH_DESCRIBE"))
-        kiln_step {
-            record_step(&net);
-            char *text = kiln_plan_describe();
-            puts(text);
-            kiln_string_free(text);
-        }
 }
 
 int main(void)
