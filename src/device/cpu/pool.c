@@ -87,12 +87,12 @@ static void start(job *j, void (*body)(void *, int64_t, int))
 MAXIMA(float, maxima_f32)
 MAXIMA(double, maxima_f64)
 
-/* The most frequent windows: 2 × 2, side by side, that cover the plane's width. */
+/* The most frequent windows: 2 × 2, side by side, that cover the plane. */
 static bool halves(const job *j)
 {
     const axis *y = &j->y, *x = &j->x;
     return y->kernel == 2 && x->kernel == 2 && y->stride == 2 && x->stride == 2 && y->padding == 0 && x->padding == 0 &&
-           y->dilation == 1 && x->dilation == 1 && 2 * y->out <= y->size && 2 * x->out == x->size &&
+           y->dilation == 1 && x->dilation == 1 && 2 * y->out == y->size && 2 * x->out == x->size &&
            y->size <= INT32_MAX / x->size;
 }
 
@@ -102,9 +102,9 @@ static void maxima_halves(void *context, int64_t task, int worker)
     const job *j = context;
     const kiln_pool_kernels *kernels = kiln_isa_pick(kiln_pool_plain, kiln_pool_avx2, kiln_pool_avx512);
     int64_t in = j->y.size * j->x.size, out = j->y.out * j->x.out;
-    FOR_PLANES(j, task)
-    kernels->max2((const float *)j->c->in[0].data + plane * in, j->y.out, j->x.size,
-                  (float *)j->c->out[0].data + plane * out, (int64_t *)j->c->out[1].data + plane * out);
+    int64_t first = kiln_range_begin(j->planes, j->tasks, task), end = kiln_range_begin(j->planes, j->tasks, task + 1);
+    kernels->max2((const float *)j->c->in[0].data + first * in, end - first, j->y.out, j->x.out,
+                  (float *)j->c->out[0].data + first * out, (int64_t *)j->c->out[1].data + first * out);
 }
 
 /* The adjoint: elements are added to where the maxima were found. */

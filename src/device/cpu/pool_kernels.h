@@ -5,11 +5,13 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef struct kiln_pool_kernels {
-    /* Maxima of 2 × 2 windows side by side: `rows` rows of them, in a plane `width` wide (an even number) of less than
-     * 2^31 elements. A NaN is taken over any number, the last one over others; of equal ones the first. */
-    void (*max2)(const float *x, int64_t rows, int64_t width, float *values, int64_t *indices);
+    /* Maxima of 2 × 2 windows side by side, in dense planes of `rows` × `columns` windows and less than 2^31 elements,
+     * and where in its plane each was found. A NaN is taken over any number, the last one over others; of equal ones
+     * the first. */
+    void (*max2)(const float *x, int64_t planes, int64_t rows, int64_t columns, float *values, int64_t *indices);
 } kiln_pool_kernels;
 
 /* NULL where the compiler did not have the instructions. */
@@ -21,31 +23,39 @@ extern const kiln_pool_kernels *const kiln_pool_plain, *const kiln_pool_avx2, *c
 
 #if defined(__AVX512F__)
 #define VECTOR 16
+#define COUNT  0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 #define EVEN   0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #define ODD    1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #elif defined(__AVX2__)
 #define VECTOR 8
+#define COUNT  0, 1, 2, 3, 4, 5, 6, 7
 #define EVEN   0, 2, 4, 6, 8, 10, 12, 14
 #define ODD    1, 3, 5, 7, 9, 11, 13, 15
 #else
 #define VECTOR 4
+#define COUNT  0, 1, 2, 3
 #define EVEN   0, 2, 4, 6
 #define ODD    1, 3, 5, 7
 #endif
 typedef float reals __attribute__((vector_size(4 * VECTOR), may_alias));
 typedef int32_t numbers __attribute__((vector_size(4 * VECTOR), may_alias));
 
+typedef float loose_reals __attribute__((vector_size(4 * VECTOR), may_alias, aligned(4)));
+typedef int32_t loose_numbers __attribute__((vector_size(4 * VECTOR), may_alias, aligned(4)));
+
 enum { PIECE = 512 }; /* columns whose larger elements stay in the first-level cache until neighbours are compared */
 
-/* The larger of two elements of a column, and where it was found: at `first` + i, or a row further. */
-static inline void larger_of_rows(const float *restrict upper, int32_t first, int32_t width, int64_t n,
-                                  float *restrict value, int32_t *restrict at)
+/* The larger of two elements of a column, and where it was found: at `first` + i, or `width` further. Up to a vector
+ * more is read and written. */
+static inline void larger_of_rows(const float *upper, int64_t lower, int32_t first, int32_t width, int64_t n,
+                                  float *value, int32_t *at)
 {
-    for (int64_t i = 0; i < n; i++) {
-        float a = upper[i], b = upper[width + i];
-        int lower = (b > a) | (b != b);
-        value[i] = lower ? b : a;
-        at[i] = first + (int32_t)i + (lower ? width : 0);
+    numbers place = (numbers){COUNT} + first;
+    for (int64_t i = 0; i < n; i += VECTOR, place += VECTOR) {
+        reals a = *(const loose_reals *)(upper + i), b = *(const loose_reals *)(upper + lower + i);
+        numbers take = (b > a) | (b != b);
+        *(loose_numbers *)(value + i) = (take & (numbers)b) | (~take & (numbers)a);
+        *(loose_numbers *)(at + i) = place + (take & width);
     }
 }
 
@@ -66,19 +76,31 @@ static inline void larger_of_columns(const float *value, const int32_t *at, int6
     }
 }
 
-/* Several rows of windows at a time while they fit: neighbours in memory are then neighbours in a row. */
-static void max2(const float *x, int64_t rows, int64_t width, float *values, int64_t *indices)
+/* One after another, all planes' rows of windows: rows follow each other in memory, across planes too. Several at a
+ * time while they fit: then neighbours in memory are neighbours in a row. */
+static void max2(const float *x, int64_t planes, int64_t rows, int64_t columns, float *values, int64_t *indices)
 {
-    float value[PIECE] __attribute__((aligned(64))), larger[PIECE / 2] __attribute__((aligned(64)));
-    int32_t at[PIECE] __attribute__((aligned(64))), place[PIECE / 2] __attribute__((aligned(64)));
-    int64_t piece = width < PIECE ? width : PIECE, together = width < PIECE ? PIECE / (width > 0 ? width : 1) : 1;
-    for (int64_t row = 0; row < rows; row += together) {
-        int64_t count = rows - row < together ? rows - row : together;
+    float value[PIECE + VECTOR] __attribute__((aligned(64))), larger[PIECE / 2] __attribute__((aligned(64)));
+    int32_t at[PIECE + VECTOR] __attribute__((aligned(64))), place[PIECE / 2] __attribute__((aligned(64)));
+    float last[2 * (PIECE + VECTOR)];
+    int64_t width = 2 * columns, piece = width < PIECE ? width : PIECE, together = PIECE / piece, total = planes * rows;
+    for (int64_t row = 0; row < total; row += together) {
+        int64_t count = total - row < together ? total - row : together;
         for (int64_t column = 0, n; column < width; column += n) {
             n = width - column < piece ? width - column : piece;
-            for (int64_t r = 0; r < count; r++) {
-                int64_t first = (row + r) * 2 * width + column;
-                larger_of_rows(x + first, (int32_t)first, (int32_t)width, n, value + r * n, at + r * n);
+            for (int64_t r = 0, in_plane = row % rows; r < count; r++, in_plane++) {
+                in_plane = in_plane < rows ? in_plane : 0;
+                const float *upper = x + (row + r) * 2 * width + column;
+                int64_t first = in_plane * 2 * width + column, lower = width;
+                if (row + r == total - 1) { /* behind it there is nothing to read */
+                    lower = PIECE + VECTOR;
+                    memcpy(last, upper, (size_t)n * sizeof *last);
+                    memcpy(last + lower, upper + width, (size_t)n * sizeof *last);
+                    memset(last + n, 0, VECTOR * sizeof *last);
+                    memset(last + lower + n, 0, VECTOR * sizeof *last);
+                    upper = last;
+                }
+                larger_of_rows(upper, lower, (int32_t)first, (int32_t)width, n, value + r * n, at + r * n);
             }
             int64_t made = count * n / 2, whole = (made + VECTOR - 1) / VECTOR * VECTOR;
             for (int64_t i = 2 * made; i < 2 * whole; i++) {
