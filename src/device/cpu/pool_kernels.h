@@ -12,6 +12,16 @@ typedef struct kiln_pool_kernels {
      * and where in its plane each was found. A NaN is taken over any number, the last one over others; of equal ones
      * the first. */
     void (*max2)(const float *x, int64_t planes, int64_t rows, int64_t columns, float *values, int64_t *indices);
+
+    /* Maxima of `n` windows (at least kiln_pool_kernels.lanes) of rows × columns elements, in a row of windows `stride`
+     * (1 or 2) apart: x[at + w·stride + r·row + c·column] is an element of window w. The same rules; at most 2·lanes
+     * elements are read from where each last vector begins. */
+    void (*max_row)(const float *x, int64_t at, int64_t n, int64_t stride, int64_t rows, int64_t row, int64_t columns,
+                    int64_t column, float *values, int64_t *indices);
+
+    /* The means of `rows` dense rows of n elements, summed in double. */
+    void (*means)(const float *x, int64_t rows, int64_t n, float *y);
+    int lanes;
 } kiln_pool_kernels;
 
 /* NULL where the compiler did not have the instructions. */
@@ -118,7 +128,52 @@ static void max2(const float *x, int64_t planes, int64_t rows, int64_t columns, 
     }
 }
 
-static const kiln_pool_kernels kernels = {.max2 = max2};
+static inline reals every_second(const float *x)
+{
+    reals low = *(const loose_reals *)x, high = *(const loose_reals *)(x + VECTOR);
+    return __builtin_shufflevector(low, high, EVEN);
+}
+
+/* The last vector of windows overlaps the one before it where n is no multiple. */
+static void max_row(const float *x, int64_t at, int64_t n, int64_t stride, int64_t rows, int64_t row, int64_t columns,
+                    int64_t column, float *values, int64_t *indices)
+{
+    for (int64_t i = 0; i < n; i += VECTOR) {
+        int64_t w = i + VECTOR <= n ? i : n - VECTOR, first = at + w * stride;
+        numbers steps = (numbers){COUNT} * (int32_t)stride, best = steps + (int32_t)first;
+        numbers value = (numbers)(stride == 2 ? every_second(x + first) : (reals) * (const loose_reals *)(x + first));
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++) {
+                int64_t place = first + r * row + c * column;
+                reals b = stride == 2 ? every_second(x + place) : (reals) * (const loose_reals *)(x + place);
+                numbers take = (b > (reals)value) | (b != b);
+                value = (take & (numbers)b) | (~take & value);
+                best = (take & (steps + (int32_t)place)) | (~take & best);
+            }
+        *(loose_numbers *)(values + w) = value;
+        for (int k = 0; k < VECTOR; k++)
+            indices[w + k] = best[k];
+    }
+}
+
+static void means(const float *x, int64_t rows, int64_t n, float *y)
+{
+    for (int64_t r = 0; r < rows; r++, x += n) {
+        double lanes[8] = {0}, rest = 0;
+        int64_t i = 0;
+        for (; i + 8 <= n; i += 8)
+            for (int l = 0; l < 8; l++)
+                lanes[l] += (double)x[i + l];
+        for (; i < n; i++)
+            rest += (double)x[i];
+        for (int width = 4; width > 0; width /= 2)
+            for (int l = 0; l < width; l++)
+                lanes[l] += lanes[l + width];
+        y[r] = (float)((lanes[0] + rest) / (double)n);
+    }
+}
+
+static const kiln_pool_kernels kernels = {.max2 = max2, .max_row = max_row, .means = means, .lanes = VECTOR};
 const kiln_pool_kernels *const POOL_TABLE = &kernels;
 
 #endif
