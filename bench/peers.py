@@ -1,12 +1,14 @@
-"""What PyTorch and JAX take for the work of mlp_bench.c, on the same number of threads. One JSON object a line.
+"""What PyTorch and JAX take for the work of mlp_bench.c and lenet_bench.c, on the same number of threads. One JSON object
+a line.
 
-usage: OMP_NUM_THREADS=2 python3 peers.py
+usage: OMP_NUM_THREADS=2 python3 peers.py [mlp] [lenet]
 A step is zero_grad, forward, cross-entropy, backward, Adam. Median of five rounds of 0.8 s, after ten steps to warm up.
 A peer that is not installed is left out.
 """
 import json
 import os
 import statistics
+import sys
 import time
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
@@ -26,21 +28,18 @@ def timed(step, seconds=0.8, rounds=5):
     return statistics.median(figures)
 
 
-def report(batch, peer, us):
-    print(json.dumps({"work": "mlp", "batch": batch, "peer": peer, "us": round(us, 1)}), flush=True)
+def report(work, batch, peer, us):
+    print(json.dumps({"work": work, "batch": batch, "peer": peer, "us": round(us, 1)}), flush=True)
 
 
-def torch_steps(batch):
+def torch_steps(work, batch, make_net, shape):
     import torch
     from torch import nn
 
     torch.set_num_threads(THREADS)
-    x, y = torch.randn(batch, SIZES[0]), torch.randint(0, SIZES[-1], (batch,))
+    x, y = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
     for fused in (False, True):
-        layers = []
-        for a, b in zip(SIZES, SIZES[1:]):
-            layers += [nn.Linear(a, b), nn.ReLU()]
-        net = nn.Sequential(*layers[:-1])
+        net = make_net(nn)
         adam = torch.optim.Adam(net.parameters(), lr=1e-3, fused=fused or None)
 
         def step():
@@ -48,10 +47,30 @@ def torch_steps(batch):
             nn.functional.cross_entropy(net(x), y).backward()
             adam.step()
 
-        report(batch, "torch fused adam" if fused else "torch eager", timed(step))
+        report(work, batch, "torch fused adam" if fused else "torch eager", timed(step))
 
 
-def jax_step(batch):
+def torch_mlp(batch):
+    def make(nn):
+        layers = []
+        for a, b in zip(SIZES, SIZES[1:]):
+            layers += [nn.Linear(a, b), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    torch_steps("mlp", batch, make, (SIZES[0],))
+
+
+def torch_lenet(batch):
+    def make(nn):
+        return nn.Sequential(
+            nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+
+    torch_steps("lenet", batch, make, (1, 28, 28))
+
+
+def jax_mlp(batch):
     import jax
     import jax.numpy as jnp
 
@@ -84,12 +103,14 @@ def jax_step(batch):
         state[:] = train(*state)
         state[3].block_until_ready()
 
-    report(batch, "jax.jit", timed(step))
+    report("mlp", batch, "jax.jit", timed(step))
 
 
-for size in (32, 1024):
-    for peer in (torch_steps, jax_step):
-        try:
-            peer(size)
-        except ImportError:
-            pass
+PEERS = {"mlp": (torch_mlp, jax_mlp), "lenet": (torch_lenet,)}
+for work in sys.argv[1:] or PEERS:
+    for size in (32, 1024):
+        for peer in PEERS[work]:
+            try:
+                peer(size)
+            except ImportError:
+                pass

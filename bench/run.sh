@@ -10,8 +10,10 @@ trap 'rm -f "$results"' EXIT
 echo "threads: $OMP_NUM_THREADS"
 "$bin/kiln_bench_mlp" costs
 for round in 1 2 3 4 5; do # in turn, since a machine's speed may change; the best round of each counts
-    "$bin/kiln_bench_mlp" mlp | tee -a "$results"
-    "${KILN_PEERS_PYTHON:-python3}" "$here/peers.py" 2>/dev/null | tee -a "$results" || true
+    for work in mlp lenet; do
+        "$bin/kiln_bench_$work" $work | tee -a "$results"
+        "${KILN_PEERS_PYTHON:-python3}" "$here/peers.py" $work 2>/dev/null | tee -a "$results" || true
+    done
 done
 echo
 awk '
@@ -22,15 +24,15 @@ function field(name,   text) {
     sub(/^[^:]*: *"?/, "", text)
     return text
 }
-field("work") == "mlp" {
-    b = field("batch"); p = field("peer"); us = field("us") + 0
-    if (!((b, p) in best) || us < best[b, p]) best[b, p] = us
-    if (!((b, p) in seen)) { seen[b, p] = 1; order[++n] = b SUBSEP p }
+field("peer") {
+    w = field("work"); b = field("batch"); p = field("peer"); us = field("us") + 0
+    if (!((w, b, p) in best)) order[++n] = w SUBSEP b SUBSEP p
+    if (!((w, b, p) in best) || us < best[w, b, p]) best[w, b, p] = us
 }
 END {
-    printf "%-8s %-18s %10s %16s\n", "batch", "MLP 784-256-128-10", "us a step", "times Kiln"
+    printf "%-8s %-8s %-18s %10s %16s\n", "model", "batch", "by", "us a step", "times Kiln"
     for (i = 1; i <= n; i++) {
         split(order[i], k, SUBSEP)
-        printf "%-8s %-18s %10.1f %16.2f\n", k[1], k[2], best[order[i]], best[order[i]] / best[k[1], "kiln"]
+        printf "%-8s %-8s %-18s %10.1f %16.2f\n", k[1], k[2], k[3], best[order[i]], best[order[i]] / best[k[1], k[2], "kiln"]
     }
 }' "$results"

@@ -3,10 +3,12 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "core/fail.h"
 
 enum { ALIGNMENT = 64 }; /* a cache line, and the widest vector */
+enum { HUGE_PAGE = 2 << 20 };
 
 static atomic_int_fast64_t until_failure = -1; /* allocations that still succeed; negative: all */
 static atomic_uint_fast64_t allocations;
@@ -69,8 +71,15 @@ void *kiln_alloc_aligned(size_t bytes)
     if (bytes > PTRDIFF_MAX - ALIGNMENT)
         return memory_error(bytes);
     size_t rounded = bytes ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
-    void *p = must_fail() ? NULL : aligned_alloc(ALIGNMENT, rounded);
-    return p ? p : memory_error(bytes);
+    bool large = rounded >= 2 * (size_t)HUGE_PAGE;
+    void *p = NULL;
+    if (must_fail() || posix_memalign(&p, large ? HUGE_PAGE : ALIGNMENT, rounded))
+        return memory_error(bytes);
+#ifdef MADV_HUGEPAGE
+    if (large) /* kernels that stream through large tensors meet fewer page walks; refused, nothing is lost */
+        madvise(p, rounded / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+#endif
+    return p;
 }
 
 void kiln_free(void *p)

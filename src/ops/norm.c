@@ -425,8 +425,13 @@ static bool update_running(kiln_tensor *running, kiln_tensor *batch, double mome
     return done;
 }
 
-/* y = (x - mean)·rstd by the batch's own figures, which also go into the running ones (the variance unbiased). */
-static kiln_tensor *normalize_by_batch(const kiln_call *c, kiln_tensor *x)
+/* y = (x - mean)·scale + shift with scale = weight·rstd, by the batch's own figures, which also go into the running
+ * ones (the variance unbiased).
+ *
+ * Gradients are to take two sums over x, not four. So x is centred around a constant k, which happens to be the mean:
+ * var = mean((x - k)²) - (mean - k)² and y = (x - k)·scale + (bias - (mean - k)·scale) hold for any k, and what the
+ * gradient owes to the mean is then computed with one element a channel. */
+static kiln_tensor *normalize_by_batch(const kiln_call *c, kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias)
 {
     double momentum = c->attrs.f[0], eps = c->attrs.f[1];
     int64_t dims[KILN_MAX_DIMS] = {0};
@@ -434,12 +439,22 @@ static kiln_tensor *normalize_by_batch(const kiln_call *c, kiln_tensor *x)
         return NULL;
     for (int d = 2; d < x->ndim; d++)
         dims[d - 1] = d;
-    kiln_tensor *mean = kiln_mean(x, x->ndim - 1, dims, true), *d = kiln_sub(x, mean);
-    kiln_tensor *var = kiln_mean(kiln_square(d), x->ndim - 1, dims, true);
+    kiln_tensor *mean = kiln_mean(x, x->ndim - 1, dims, true), *k = kiln_detach(mean);
+    kiln_tensor *centred = kiln_sub(x, k), *off = kiln_sub(mean, k);
+    kiln_tensor *var = kiln_sub(kiln_mean(kiln_square(centred), x->ndim - 1, dims, true), kiln_square(off));
     double n = (double)values_per_channel(x);
     if (!update_running(c->in[1], mean, momentum, 1) || !update_running(c->in[2], var, momentum, n / (n - 1)))
         return NULL;
-    return kiln_mul(d, kiln_rsqrt(kiln_add_scalar(var, eps)));
+    kiln_tensor *scale = kiln_rsqrt(kiln_add_scalar(var, eps));
+    if (weight)
+        scale = kiln_mul(scale, weight);
+    kiln_tensor *shift = kiln_mul(off, scale);
+    return kiln_add(kiln_mul(centred, scale), bias ? kiln_sub(bias, shift) : kiln_neg(shift));
+}
+
+static kiln_tensor *for_channels(kiln_tensor *t, kiln_tensor *x, int n, const int64_t *shape)
+{
+    return t && x ? kiln_reshape(kiln_cast(t, (kiln_dtype)x->dtype), n, shape) : NULL;
 }
 
 static bool batch_norm_compose(kiln_call *c, kiln_tensor **out)
@@ -449,13 +464,14 @@ static bool batch_norm_compose(kiln_call *c, kiln_tensor **out)
     int n = c->in[0]->ndim - 1;
     channel_shape(c->in[0], shape);
     if (c->attrs.i[0]) {
-        y = normalize_by_batch(c, x);
+        y = normalize_by_batch(c, x, for_channels(c->in[3], x, n, shape), for_channels(c->in[4], x, n, shape));
     } else {
         kiln_tensor *mean = kiln_widen(c->in[1]), *var = kiln_widen(c->in[2]);
         kiln_tensor *rstd = kiln_rsqrt(kiln_add_scalar(var, c->attrs.f[1]));
         y = kiln_mul(kiln_sub(x, kiln_reshape(mean, n, shape)), kiln_reshape(rstd, n, shape));
+        y = scale_and_shift(y, c->in[3], c->in[4], n, shape);
     }
-    out[0] = kiln_cast(scale_and_shift(y, c->in[3], c->in[4], n, shape), c->out[0].dtype);
+    out[0] = kiln_cast(y, c->out[0].dtype);
     return out[0] != NULL;
 }
 

@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-extern const kiln_op kiln_op_max_pool, kiln_op_avg_pool, kiln_op_avg_pool_grad, kiln_op_adaptive_avg_pool,
-    kiln_op_adaptive_avg_pool_grad, kiln_op_adaptive_max_pool, kiln_op_max_pool1d, kiln_op_max_pool2d,
-    kiln_op_avg_pool1d, kiln_op_avg_pool2d, kiln_op_adaptive_avg_pool1d, kiln_op_adaptive_avg_pool2d,
-    kiln_op_adaptive_max_pool1d, kiln_op_adaptive_max_pool2d;
+extern const kiln_op kiln_op_max_pool, kiln_op_max_pool_grad, kiln_op_avg_pool, kiln_op_avg_pool_grad,
+    kiln_op_adaptive_avg_pool, kiln_op_adaptive_avg_pool_grad, kiln_op_adaptive_max_pool, kiln_op_max_pool1d,
+    kiln_op_max_pool2d, kiln_op_avg_pool1d, kiln_op_avg_pool2d, kiln_op_adaptive_avg_pool1d,
+    kiln_op_adaptive_avg_pool2d, kiln_op_adaptive_max_pool1d, kiln_op_adaptive_max_pool2d;
 
 /* How windows lie on both axes. */
 typedef struct window {
@@ -121,13 +121,45 @@ static bool maximum_grad(kiln_grad_call *g)
 {
     if (!g->need[0] || !g->gout[0])
         return true;
-    const kiln_tensor *x = g->in[0], *y = g->out[0];
-    int64_t planes = x->shape[0] * x->shape[1];
-    int64_t from[2] = {planes, y->shape[2] * y->shape[3]}, to[2] = {planes, x->shape[2] * x->shape[3]};
-    kiln_tensor *zeros = kiln_fill_like(x, 2, to, 0);
-    kiln_tensor *placed =
-        kiln_scatter_add(zeros, 1, kiln_reshape(g->out[1], 2, from), kiln_reshape(g->gout[0], 2, from));
-    g->gin[0] = kiln_reshape(placed, 4, x->shape);
+    const int64_t *size = g->in[0]->shape + 2;
+    g->gin[0] = KILN_OP(max_pool_grad, KILN_IN(g->gout[0], g->out[1]), KILN_I(size[0], size[1]));
+    return g->gin[0] != NULL;
+}
+
+static bool max_pool_grad_infer(kiln_call *c)
+{
+    const int64_t *size = c->attrs.i;
+    if (!check_ints(c, 2) || !kiln_check_ndim(c, 0, 4, 4) || !kiln_check_ndim(c, 1, 4, 4) ||
+        !kiln_check_dtype(c, 1, 1 << KILN_I64) ||
+        !kiln_check_attr(c, size[0] >= 1 && size[1] >= 1 && size[0] <= INT32_MAX && size[1] <= INT32_MAX,
+                         "cannot make planes of height %lld and width %lld", (long long)size[0], (long long)size[1]))
+        return false;
+    for (int d = 0; d < 4; d++)
+        if (!kiln_check_size(c, 1, d, c->in[0]->shape[d]))
+            return false;
+    describe(c, 0, c->in[0]->dtype, size);
+    return true;
+}
+
+/* [planes, elements of a plane] */
+static kiln_tensor *as_rows(kiln_tensor *t)
+{
+    return kiln_reshape(t, KILN_SHAPE(t->shape[0] * t->shape[1], t->shape[2] * t->shape[3]));
+}
+
+static bool max_pool_grad_compose(kiln_call *c, kiln_tensor **out)
+{
+    const int64_t *to = c->out[0].shape;
+    kiln_tensor *zeros = kiln_fill_like(c->in[0], KILN_SHAPE(to[0] * to[1], to[2] * to[3]), 0);
+    out[0] = kiln_reshape(kiln_scatter_add(zeros, 1, as_rows(c->in[1]), as_rows(c->in[0])), 4, to);
+    return out[0] != NULL;
+}
+
+static bool max_pool_grad_grad(kiln_grad_call *g)
+{
+    if (!g->need[0])
+        return true;
+    g->gin[0] = kiln_reshape(kiln_gather(as_rows(g->gout[0]), 1, as_rows(g->in[1])), 4, g->in[0]->shape);
     return g->gin[0] != NULL;
 }
 
@@ -409,6 +441,21 @@ kiln_tensor *kiln_adaptive_max_pool2d(kiln_tensor *x, int64_t height, int64_t wi
 #define MAX_ATTRS "kernel_h kernel_w stride_h stride_w padding_h padding_w dilation_h dilation_w"
 #define AVG_ATTRS "kernel_h kernel_w stride_h stride_w padding_h padding_w"
 
+const kiln_op kiln_op_max_pool_grad = {
+    .name = "max_pool_grad",
+    .attrs = "height width",
+    .cls = KILN_CLASS_POOL,
+    .dtypes = KILN_T_FLOATS,
+    .min_in = 2,
+    .max_in = 2,
+    .checks_indices = true,
+    .infer = max_pool_grad_infer,
+    .compose = max_pool_grad_compose,
+    .grad = max_pool_grad_grad,
+    .cases = KILN_CASES{"x[2,3,3,3] i36[2,3,3,3] | 6 6", "x[2,1,4,2] i6[2,1,4,2] | 2 3", "x[0,3,2,2] i9[0,3,2,2] | 3 3",
+                        NULL},
+};
+
 #define NODE(op, names, outputs, shape_rule, gradient, ...)                                                            \
     const kiln_op kiln_op_##op = {                                                                                     \
         .name = #op,                                                                                                   \
@@ -472,6 +519,7 @@ PUBLIC(adaptive_max_pool2d, ADAPTIVE_MAXIMUM, false, "height width", "d[2,3,5,7]
 
 const kiln_op *const kiln_ops_pool[] = {
     &kiln_op_max_pool,
+    &kiln_op_max_pool_grad,
     &kiln_op_avg_pool,
     &kiln_op_avg_pool_grad,
     &kiln_op_adaptive_avg_pool,

@@ -151,6 +151,21 @@ static void run_max_pool(ref_call *c)
     maxima(c, &p, true);
 }
 
+/* Each element goes to the place its index names. */
+static void run_max_pool_grad(ref_call *c)
+{
+    const ref_tensor *x = c->in[0], *places = c->in[1];
+    int64_t height = REF_INT(c, 0), width = REF_INT(c, 1), an_image = x->shape[2] * x->shape[3];
+    ref_tensor *out = ref_out(c, 0, x->dtype, 4, (int64_t[]){x->shape[0], x->shape[1], height, width});
+    for (int64_t i = 0; i < out->count; i++)
+        out->size[i] = 0;
+    for (int64_t i = 0; i < x->count; i++) {
+        int64_t at = i / an_image * height * width + (int64_t)places->data[i];
+        out->data[at] += x->data[i];
+        out->size[at] += fabs(x->data[i]);
+    }
+}
+
 static void public_max(ref_call *c, int spatial)
 {
     pool p = start_pool(c, spatial);
@@ -264,6 +279,7 @@ static void run_adaptive_max_pool2d(ref_call *c)
 
 const ref_entry ref_entries_pool[] = {
     {"max_pool", run_max_pool, 0},
+    {"max_pool_grad", run_max_pool_grad, 0},
     {"max_pool1d", run_max_pool1d, 0},
     {"max_pool2d", run_max_pool2d, 0},
     {"avg_pool", run_avg_pool, 0},

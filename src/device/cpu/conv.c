@@ -440,12 +440,14 @@ static bool plain_is_faster(const kiln_conv *s)
 static void *prepare(const kiln_cpu_call *c, kiln_conv_kind kind)
 {
     kiln_conv s = shape_of(c, kind);
-    return plain_is_faster(&s) ? NULL : kiln_conv_dnnl_new(&s);
+    return kiln_conv_direct_takes(&s) || plain_is_faster(&s) ? NULL : kiln_conv_dnnl_new(&s);
 }
 
 static size_t workspace(const kiln_cpu_call *c, kiln_conv_kind kind)
 {
     kiln_conv s = shape_of(c, kind);
+    if (kiln_conv_direct_takes(&s))
+        return kiln_conv_direct_workspace(&s);
     size_t plain = plain_workspace(&s), fast = plain_is_faster(&s) ? 0 : kiln_conv_dnnl_workspace(&s);
     return fast > plain ? fast : plain; /* the plain kernel stays possible */
 }
@@ -457,7 +459,9 @@ static void run(const kiln_cpu_call *c, kiln_conv_kind kind)
                           : kind == KILN_CONV_INPUT_GRAD ? (kiln_conv_data){.x = out, .w = in1, .y = in0}
                                                          : (kiln_conv_data){.x = in1, .w = out, .y = in0};
     kiln_conv s = shape_of(c, kind);
-    if (!c->state || !kiln_conv_dnnl_run(c->state, &data, c->workspace))
+    if (kiln_conv_direct_takes(&s))
+        kiln_conv_direct_run(&s, &data, c->workspace);
+    else if (!c->state || !kiln_conv_dnnl_run(c->state, &data, c->workspace))
         plain_run(&s, &data, c->workspace);
 }
 

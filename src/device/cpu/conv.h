@@ -1,5 +1,6 @@
-/* What the two implementations of convolution share: the shape of the problem. conv.c is the plain one, made of
- * matrix products; conv_dnnl.c hands the work to oneDNN where it was found and takes the shape. */
+/* What the implementations of convolution share: the shape of the problem. conv.c is the plain one, made of matrix
+ * products, and chooses; conv_direct.c is for few channels; conv_dnnl.c hands the work to oneDNN where it was found and
+ * takes the shape. */
 #ifndef KILN_CPU_CONV_H
 #define KILN_CPU_CONV_H
 
@@ -21,6 +22,11 @@ typedef struct kiln_conv {
 typedef struct kiln_conv_data {
     void *x, *w, *y;
 } kiln_conv_data;
+
+/* Whether the direct kernels take the shape and are the fastest; if so, the others are not asked. */
+bool kiln_conv_direct_takes(const kiln_conv *shape);
+size_t kiln_conv_direct_workspace(const kiln_conv *shape);
+void kiln_conv_direct_run(const kiln_conv *shape, const kiln_conv_data *data, void *workspace);
 
 /* NULL where oneDNN is not there or refuses; the plain kernels do it then. */
 void *kiln_conv_dnnl_new(const kiln_conv *shape);

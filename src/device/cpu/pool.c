@@ -1,5 +1,7 @@
 /* Pooling kernels, in parallel over planes. A plane's windows are visited in row-major order. */
 #include "device/cpu/call.h"
+#include "device/cpu/isa.h"
+#include "device/cpu/pool_kernels.h"
 #include "device/cpu/ranges.h"
 
 #include <string.h>
@@ -31,6 +33,7 @@ static inline window window_at(const axis *a, int64_t o)
 
 typedef struct job {
     const kiln_cpu_call *c;
+    const kiln_pool_kernels *kernels;
     axis y, x;
     bool include_pad;
     int64_t planes, tasks;
@@ -39,6 +42,7 @@ typedef struct job {
 static void start(job *j, void (*body)(void *, int64_t, int))
 {
     const int64_t *shape = j->c->in[0].shape;
+    j->kernels = kiln_isa_pick(kiln_pool_plain, kiln_pool_avx2, kiln_pool_avx512);
     j->planes = shape[0] * shape[1];
     int64_t in = j->y.size * j->x.size, out = j->y.out * j->x.out;
     int64_t windows = j->y.adaptive ? 0 : out * j->y.kernel * j->x.kernel;
@@ -53,13 +57,50 @@ static void start(job *j, void (*body)(void *, int64_t, int))
 
 /* ---- Maxima. A NaN is taken over any number. ---- */
 
-#define MAXIMA(T, name)                                                                                                \
+/* Windows of a row that lie wholly inside, many at a time: returns how many from `ox` on were done. */
+static int64_t many_f64(const job *j, const window *wy, int64_t ox, const double *x, double *values, int64_t *indices)
+{
+    (void)j, (void)wy, (void)ox, (void)x, (void)values, (void)indices;
+    return 0;
+}
+
+static int64_t many_f32(const job *j, const window *wy, int64_t ox, const float *x, float *values, int64_t *indices)
+{
+    const axis *a = &j->x;
+    int64_t lanes = j->kernels->lanes, plane = j->y.size * a->size, first = ox * a->stride - a->padding;
+    if (a->adaptive || a->stride > 2 || first < 0 || a->out - ox < lanes || plane > INT32_MAX)
+        return 0;
+    int64_t span = (a->kernel - 1) * a->dilation + 1, inside = (a->size - span - first) / a->stride + 1;
+    int64_t rows = (wy->end - wy->first + wy->step - 1) / wy->step, last = wy->first + (rows - 1) * wy->step;
+    int64_t behind = plane - last * a->size - first - span + 1 - 2 * lanes; /* what may be read beyond a vector */
+    int64_t readable = behind / a->stride + lanes, n = a->out - ox;
+    n = n < inside ? n : inside;
+    n = n < readable ? n : readable;
+    if (behind < 0 || first + span > a->size || n < lanes)
+        return 0;
+    j->kernels->max_row(x, wy->first * a->size + first, n, a->stride, rows, wy->step * a->size, a->kernel, a->dilation,
+                        values, indices);
+    return n;
+}
+
+#define MAXIMA(T, name, many)                                                                                          \
     static void name##_plane(const job *j, const T *x, T *values, int64_t *indices)                                    \
     {                                                                                                                  \
         for (int64_t oy = 0; oy < j->y.out; oy++) {                                                                    \
             window wy = window_at(&j->y, oy);                                                                          \
+            bool tried = false;                                                                                        \
             for (int64_t ox = 0; ox < j->x.out; ox++) {                                                                \
                 window wx = window_at(&j->x, ox);                                                                      \
+                if (!tried && (j->x.adaptive || ox * j->x.stride >= j->x.padding)) {                                   \
+                    int64_t done = many(j, &wy, ox, x, values, indices);                                               \
+                    tried = true;                                                                                      \
+                    values += done;                                                                                    \
+                    indices += done;                                                                                   \
+                    ox += done;                                                                                        \
+                    if (ox == j->x.out)                                                                                \
+                        break;                                                                                         \
+                    wx = window_at(&j->x, ox);                                                                         \
+                }                                                                                                      \
                 int64_t best = wy.first * j->x.size + wx.first;                                                        \
                 T value = x[best];                                                                                     \
                 for (int64_t iy = wy.first; iy < wy.end; iy += wy.step)                                                \
@@ -82,8 +123,50 @@ static void start(job *j, void (*body)(void *, int64_t, int))
         name##_plane(j, (const T *)j->c->in[0].data + plane * in, (T *)j->c->out[0].data + plane * out,                \
                      (int64_t *)j->c->out[1].data + plane * out);                                                      \
     }
-MAXIMA(float, maxima_f32)
-MAXIMA(double, maxima_f64)
+MAXIMA(float, maxima_f32, many_f32)
+MAXIMA(double, maxima_f64, many_f64)
+
+/* The most frequent windows: 2 × 2, side by side, that cover the plane. */
+static bool halves(const job *j)
+{
+    const axis *y = &j->y, *x = &j->x;
+    return y->kernel == 2 && x->kernel == 2 && y->stride == 2 && x->stride == 2 && y->padding == 0 && x->padding == 0 &&
+           y->dilation == 1 && x->dilation == 1 && 2 * y->out == y->size && 2 * x->out == x->size &&
+           y->size <= INT32_MAX / x->size;
+}
+
+static void maxima_halves(void *context, int64_t task, int worker)
+{
+    (void)worker;
+    const job *j = context;
+    int64_t in = j->y.size * j->x.size, out = j->y.out * j->x.out;
+    int64_t first = kiln_range_begin(j->planes, j->tasks, task), end = kiln_range_begin(j->planes, j->tasks, task + 1);
+    j->kernels->max2((const float *)j->c->in[0].data + first * in, end - first, j->y.out, j->x.out,
+                     (float *)j->c->out[0].data + first * out, (int64_t *)j->c->out[1].data + first * out);
+}
+
+/* The adjoint: elements are added to where the maxima were found. */
+#define PLACE(T, name)                                                                                                 \
+    static void name(void *context, int64_t task, int worker)                                                          \
+    {                                                                                                                  \
+        (void)worker;                                                                                                  \
+        const job *j = context;                                                                                        \
+        int64_t in = j->y.out * j->x.out, out = j->y.size * j->x.size;                                                 \
+        FOR_PLANES(j, task)                                                                                            \
+        {                                                                                                              \
+            const T *gy = (const T *)j->c->in[0].data + plane * in;                                                    \
+            const int64_t *index = (const int64_t *)j->c->in[1].data + plane * in;                                     \
+            T *gx = (T *)j->c->out[0].data + plane * out;                                                              \
+            memset(gx, 0, (size_t)out * sizeof(T));                                                                    \
+            for (int64_t i = 0; i < in; i++)                                                                           \
+                if ((uint64_t)index[i] < (uint64_t)out)                                                                \
+                    gx[index[i]] += gy[i];                                                                             \
+                else                                                                                                   \
+                    kiln_fault_report(j->c, plane *in + i, index[i], out);                                             \
+        }                                                                                                              \
+    }
+PLACE(float, place_f32)
+PLACE(double, place_f64)
 
 /* ---- Means and their adjoint. Sums are made in double: windows of adaptive pooling can be whole planes. ---- */
 
@@ -178,7 +261,14 @@ static void max_pool(const kiln_cpu_call *c)
     job j = {.c = c,
              .y = {.size = size[0], .out = i[8], .kernel = i[0], .stride = i[2], .padding = i[4], .dilation = i[6]},
              .x = {.size = size[1], .out = i[9], .kernel = i[1], .stride = i[3], .padding = i[5], .dilation = i[7]}};
-    start(&j, is_f64(c) ? maxima_f64 : maxima_f32);
+    start(&j, is_f64(c) ? maxima_f64 : halves(&j) ? maxima_halves : maxima_f32);
+}
+
+static void max_pool_grad(const kiln_cpu_call *c)
+{
+    const int64_t *size = c->ints, *out = c->in[0].shape + 2;
+    job j = {.c = c, .y = {.size = size[0], .out = out[0]}, .x = {.size = size[1], .out = out[1]}};
+    start(&j, is_f64(c) ? place_f64 : place_f32);
 }
 
 static job averaging(const kiln_cpu_call *c, const int64_t *size)
@@ -209,10 +299,22 @@ static job adaptive(const kiln_cpu_call *c, const int64_t *size, const int64_t *
                  .x = {.size = size[1], .out = out[1], .adaptive = true}};
 }
 
+/* Of whole planes: global average pooling. */
+static void means_of_planes(void *context, int64_t task, int worker)
+{
+    (void)worker;
+    const job *j = context;
+    int64_t first = kiln_range_begin(j->planes, j->tasks, task), end = kiln_range_begin(j->planes, j->tasks, task + 1);
+    int64_t plane = j->y.size * j->x.size;
+    j->kernels->means((const float *)j->c->in[0].data + first * plane, end - first, plane,
+                      (float *)j->c->out[0].data + first);
+}
+
 static void adaptive_avg_pool(const kiln_cpu_call *c)
 {
     job j = adaptive(c, c->in[0].shape + 2, c->out[0].shape + 2);
-    start(&j, is_f64(c) ? means_f64 : means_f32);
+    bool whole = j.y.out == 1 && j.x.out == 1;
+    start(&j, is_f64(c) ? means_f64 : whole ? means_of_planes : means_f32);
 }
 
 static void adaptive_avg_pool_grad(const kiln_cpu_call *c)
@@ -231,6 +333,7 @@ enum { REAL = 1 << KILN_F32 | 1 << KILN_F64 };
 
 const kiln_cpu_kernel kiln_cpu_kernels_pool[] = {
     {.op = "max_pool", .dtypes = REAL, .run = max_pool},
+    {.op = "max_pool_grad", .dtypes = REAL, .run = max_pool_grad},
     {.op = "avg_pool", .dtypes = REAL, .run = avg_pool},
     {.op = "avg_pool_grad", .dtypes = REAL, .run = avg_pool_grad},
     {.op = "adaptive_avg_pool", .dtypes = REAL, .run = adaptive_avg_pool},
