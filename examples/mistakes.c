@@ -36,6 +36,8 @@ static void bad_label(kiln_module *model, kiln_optim *sgd)
         kiln_backward(kiln_cross_entropy(kiln_forward(model, kiln_randn(KILN_SHAPE(5, 16), KILN_F32)), y));
         kiln_optim_step(sgd);
     }
+    kiln_device_wait(
+        kiln_default_device()); /* a GPU works on while the program goes on: its errors show when it is waited for */
     show("A label beyond the classes (the step is discarded, the weights are as before):", KILN_E_INDEX);
 }
 

@@ -521,6 +521,21 @@ static void test_closed_pipe(void **state)
     assert_true(there("piped/best.safetensors"));
 }
 
+/* On a terminal errors are coloured, unless NO_COLOR asks for none. */
+static void test_colour(void **state)
+{
+    (void)state;
+    if (shell("command -v script") != 0)
+        skip();
+    expect(0, "did you mean kiln train?", "TERM=xterm script -qc \"$K trian\" /dev/null");
+    assert_non_null(strchr(out, '\033'));
+    expect(0, "did you mean kiln train?", "NO_COLOR=1 TERM=xterm script -qc \"$K trian\" /dev/null");
+    assert_null(strchr(out, '\033'));
+    expect(0, "Epoch 1/1", "NO_COLOR=1 TERM=xterm script -qc \"$K train --data digits:200 --epochs 1\" /dev/null");
+    assert_null(strstr(out, "\033[3")); /* a line that moves may be cleared, but nothing is coloured */
+    assert_null(strstr(out, "\033[1"));
+}
+
 static void test_looking(void **state)
 {
     (void)state;
@@ -587,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_idx),
         cmocka_unit_test(test_exit_codes),
         cmocka_unit_test(test_closed_pipe),
+        cmocka_unit_test(test_colour),
         cmocka_unit_test(test_looking),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -195,7 +195,7 @@ def run(spec, model, optimizer, lr, shape, steps=10):
 
 run("mlp", mlp(), "adam", 1e-3, (16, 1, 28, 28))
 run("lenet", lenet(), "adam", 1e-3, (16, 1, 28, 28))
-run("resnet18", Resnet18(), "sgd", 1e-2, (8, 3, 32, 32))
+run("resnet18", Resnet18(), "sgd", 1e-4, (8, 3, 32, 32))
 run("vit-tiny", Vit(), "adamw", 1e-4, (4, 3, 32, 32))
 run("char-lstm:embed=32,hidden=64", CharLstm(), "adam", 1e-3, (8, 24))
 run("gpt2:layers=3,embed=64,heads=4,context=32,vocabulary=256", Gpt2(), "adamw", 1e-3, (4, 24))
