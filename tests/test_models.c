@@ -93,28 +93,30 @@ static bool read_golden(FILE *f, golden *g)
     return true;
 }
 
+/* Rounding alone moves a weight by some amount, more in deep networks; PyTorch's own f32 run shows by how much. Ours
+ * may be off the exact change by a few times that. */
 static void check_tensor(const char *spec, const char *line, const char *name, kiln_tensor *t, const float *before)
 {
     char expected_name[128];
-    double norm, pick[SAMPLES], change = 0;
+    double norm, noise, most, pick[SAMPLES], change = 0;
     int64_t n = kiln_numel(t);
-    int got = sscanf(line, "tensor %127s %lf %lf %lf %lf %lf %lf %lf", expected_name, &norm, &pick[0], &pick[1],
-                     &pick[2], &pick[3], &pick[4], &pick[5]);
+    int got = sscanf(line, "tensor %127s %lf %lf %lf %lf %lf %lf %lf %lf %lf", expected_name, &norm, &noise, &most,
+                     &pick[0], &pick[1], &pick[2], &pick[3], &pick[4], &pick[5]);
     assert_string_equal(name, expected_name);
-    assert_int_equal(got, n >= SAMPLES ? 2 + SAMPLES : 2);
+    assert_int_equal(got, n >= SAMPLES ? 4 + SAMPLES : 4);
     float *after = malloc((size_t)n * sizeof *after);
     assert_true(kiln_read(t, after, (size_t)n * sizeof *after));
     for (int64_t i = 0; i < n; i++)
         change += ((double)after[i] - before[i]) * ((double)after[i] - before[i]);
     change = sqrt(change);
-    if (fabs(change - norm) > 1e-3 * norm)
-        fail_msg("%s: %s changed by %.8g, PyTorch's by %.8g", spec, name, change, norm);
-    double typical = norm / sqrt((double)n);
+    if (fabs(change - norm) > 3 * noise + 1e-5 * norm)
+        fail_msg("%s: %s changed by %.8g, PyTorch's by %.8g ± %.3g", spec, name, change, norm, noise);
     for (int k = 0; n >= SAMPLES && k < SAMPLES; k++) {
         int64_t at = k * (n - 1) / (SAMPLES - 1);
         double mine = (double)after[at] - before[at];
-        if (fabs(mine - pick[k]) > 1e-2 * typical + 1e-3 * fabs(pick[k]))
-            fail_msg("%s: %s[%" PRId64 "] changed by %.8g, PyTorch's by %.8g", spec, name, at, mine, pick[k]);
+        if (fabs(mine - pick[k]) > 3 * most + 1e-5 * fabs(pick[k]))
+            fail_msg("%s: %s[%" PRId64 "] changed by %.8g, PyTorch's by %.8g ± %.3g", spec, name, at, mine, pick[k],
+                     most);
     }
     free(after);
 }

@@ -66,9 +66,11 @@ bool kiln_needs_grad(const kiln_tensor *t)
     return t && t->requires_grad && (t->leaf || is_graph(t));
 }
 
+/* On a device that runs on, a step can turn out to have failed after it was left: its gradients count as never made. */
 kiln_tensor *kiln_grad_of(const kiln_tensor *t)
 {
-    return t && t->extra ? t->extra->grad : NULL;
+    kiln_tensor *grad = t && t->extra ? t->extra->grad : NULL;
+    return grad && kiln_storage_computed(grad->storage) ? grad : NULL;
 }
 
 void kiln_zero_grad_of(kiln_tensor *t)
@@ -223,13 +225,13 @@ static bool leaf_arrived(walk *w, int32_t value)
     kiln_tensor_extra *e = kiln_tensor_extras(t);
     if (!e)
         return false;
-    kiln_tensor *g = w->grads[value];
+    kiln_tensor *g = w->grads[value], *before = kiln_grad_of(t);
     /* A copy, so that no two gradients share memory; the planner makes it cost nothing. */
-    g = e->grad ? kiln_add(e->grad, g) : kiln_clone(g);
+    g = before ? kiln_add(before, g) : kiln_clone(g);
     if (!g)
         return false;
     g->storage->role = KILN_ROLE_GRADIENT;
-    g->spent = e->grad && e->grad->spent ? KILN_SPENT_AND_ADDED_TO : KILN_UNSPENT;
+    g->spent = before && before->spent ? KILN_SPENT_AND_ADDED_TO : KILN_UNSPENT;
     return set_grad(w->tr, t, g);
 }
 

@@ -1,7 +1,8 @@
 """Ten training steps of the models in models/, by PyTorch, from weights and batches that both sides make by formula.
 
 usage: python make_models.py > models.txt
-A block a model: its specification, ten losses, then for each parameter the norm of its change and a few changed elements.
+A block a model: its specification, ten losses (f32), then for each parameter, of a run in f64: the norm of its change, how far
+PyTorch's own f32 run is off it (the norm of the difference, and the largest one of an element), and a few elements of the change.
 """
 import math
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-torch.set_num_threads(1)
+torch.set_num_threads(2)
 SAMPLES = 6
 
 
@@ -165,37 +166,47 @@ class Gpt2(nn.Module):
         return self.ln_f(self.h(self.wte(x) + self.wpe.weight[: x.shape[1]])) @ self.wte.weight.T
 
 
-def run(spec, model, optimizer, lr, shape, steps=10):
-    """shape: of the input; two sizes are tokens, four an image"""
+def train(model, optimizer, lr, shape, steps, dtype):
+    """The losses, and by name how much each parameter has changed. shape: two sizes are tokens, four an image"""
     set_weights(model)
+    model = model.to(dtype)
     start = {n: p.detach().clone() for n, p in model.named_parameters()}
     o = {"adam": lambda p: torch.optim.Adam(p, lr=lr),
          "adamw": lambda p: torch.optim.AdamW(p, lr=lr),
          "sgd": lambda p: torch.optim.SGD(p, lr=lr, momentum=0.9)}[optimizer](model.parameters())
-    print("model", spec, optimizer, repr(lr), *shape)
+    losses = []
     for step in range(steps):
         if len(shape) == 2:
             t = numbers(shape[0] * (shape[1] + 1), 1000 + step % 2) % np.uint64(256)
             t = torch.from_numpy(t.astype(np.int64)).reshape(shape[0], shape[1] + 1)
             x, y = t[:, :-1], t[:, 1:]
         else:
-            x = torch.from_numpy(uniform(int(np.prod(shape)), 1000 + step % 2)).reshape(shape)
+            x = torch.from_numpy(uniform(int(np.prod(shape)), 1000 + step % 2)).reshape(shape).to(dtype)
             y = torch.from_numpy((numbers(shape[0], 2000 + step % 2) % np.uint64(10)).astype(np.int64))
         o.zero_grad()
-        out = model(x)
-        loss = F.cross_entropy(out.flatten(0, -2), y.flatten())
+        loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
         loss.backward()
         o.step()
-        print("loss", repr(loss.item()))
-    for name, p in model.named_parameters():
-        change = (p.detach() - start[name]).flatten().double()
-        picks = [k * (p.numel() - 1) // (SAMPLES - 1) for k in range(SAMPLES)] if p.numel() >= SAMPLES else []
-        print("tensor", name, repr(change.norm().item()), *(repr(change[k].item()) for k in picks))
+        losses.append(loss.item())
+    return losses, {n: (p.detach() - start[n]).flatten().double() for n, p in model.named_parameters()}
 
 
-run("mlp", mlp(), "adam", 1e-3, (16, 1, 28, 28))
-run("lenet", lenet(), "adam", 1e-3, (16, 1, 28, 28))
-run("resnet18", Resnet18(), "sgd", 1e-4, (8, 3, 32, 32))
-run("vit-tiny", Vit(), "adamw", 1e-4, (4, 3, 32, 32))
-run("char-lstm:embed=32,hidden=64", CharLstm(), "adam", 1e-3, (8, 24))
-run("gpt2:layers=3,embed=64,heads=4,context=32,vocabulary=256", Gpt2(), "adamw", 1e-3, (4, 24))
+def run(spec, make, optimizer, lr, shape, steps=10):
+    losses, rough = train(make(), optimizer, lr, shape, steps, torch.float32)
+    _, exact = train(make(), optimizer, lr, shape, steps, torch.float64)
+    print("model", spec, optimizer, repr(lr), *shape)
+    for loss in losses:
+        print("loss", repr(loss))
+    for name, change in exact.items():
+        off = change - rough[name]
+        n = len(change)
+        picks = [k * (n - 1) // (SAMPLES - 1) for k in range(SAMPLES)] if n >= SAMPLES else []
+        print("tensor", name, *(f"{v:.7g}" for v in (change.norm(), off.norm(), off.abs().max(), *(change[k] for k in picks))))
+
+
+run("mlp", mlp, "adam", 1e-3, (16, 1, 28, 28))
+run("lenet", lenet, "adam", 1e-3, (16, 1, 28, 28))
+run("resnet18", Resnet18, "sgd", 1e-4, (8, 3, 32, 32))
+run("vit-tiny", Vit, "adamw", 1e-4, (4, 3, 32, 32))
+run("char-lstm:embed=32,hidden=64", CharLstm, "adam", 1e-3, (8, 24))
+run("gpt2:layers=3,embed=64,heads=4,context=32,vocabulary=256", Gpt2, "adamw", 1e-3, (4, 24))
