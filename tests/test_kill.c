@@ -1,7 +1,7 @@
 /* A run that saves often is killed (SIGKILL) at random moments and resumed, over and over, with other numbers of
  * workers and threads each time. Whenever it dies there is a complete checkpoint once there has been one, and the run
  * that reaches the end has the weights, the optimizer's state and the log of one that was never interrupted, to the
- * bit. KILN_KILLS=1000   how many times to kill (40 by default) */
+ * bit. KILN_KILLS=1000   how many times to kill (200 by default) */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -36,10 +36,10 @@ static void write_file(const char *name, const void *bytes, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* 90 samples of 4x4 pixels in ten classes, and a model with dropout, so that the random state matters. */
+/* 100 samples of 4x4 pixels in ten classes, and a model with dropout, so that the random state matters. */
 static void write_inputs(void)
 {
-    enum { COUNT = 90, PIXELS = 16 };
+    enum { COUNT = 100, PIXELS = 16 };
     unsigned char images[16 + COUNT * PIXELS] = {0, 0, 8, 3, 0, 0, 0, COUNT, 0, 0, 0, 4, 0, 0, 0, 4};
     unsigned char labels[8 + COUNT] = {0, 0, 8, 1, 0, 0, 0, COUNT};
     for (int i = 0; i < COUNT * PIXELS; i++)
@@ -164,7 +164,7 @@ static void killed_and_resumed(void **state)
 {
     (void)state;
     const char *wanted = getenv("KILN_KILLS");
-    int kills = wanted ? atoi(wanted) : 40, done = 0, runs = 0;
+    int kills = wanted ? atoi(wanted) : 200, done = 0, runs = 0;
     unsigned seed = 12345;
     snprintf(folder, sizeof folder, "/tmp/kiln-kill-XXXXXX");
     assert_non_null(mkdtemp(folder));
