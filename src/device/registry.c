@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/fail.h"
 #include "core/parallel.h"
 #include "device/device.h"
@@ -44,6 +45,8 @@ static void *open_plugin(kind *k, const char *folder)
 {
     char path[512];
     snprintf(path, sizeof path, "%s%slibkiln-%s.so", folder, *folder ? "/" : "", k->name);
+    if (access(path, F_OK) != 0)
+        return NULL;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         size_t said = strlen(k->why);
@@ -59,11 +62,16 @@ static void look_for(kind *k)
     const char *path = getenv("KILN_PLUGIN_PATH");
     k->looked = true;
     own_folder(folder, sizeof folder);
-    void *library = path && *path ? open_plugin(k, path) : NULL;
-    if (!library && !(path && strcmp(path, folder) == 0))
-        library = open_plugin(k, folder);
+    bool elsewhere = path && *path && strcmp(path, folder) != 0;
+    void *library = elsewhere ? open_plugin(k, path) : NULL;
     if (!library)
+        library = open_plugin(k, folder);
+    if (!library) {
+        if (!*k->why)
+            snprintf(k->why, sizeof k->why, "its plugin libkiln-%s.so is not installed (looked in %.180s%s%.180s)",
+                     k->name, elsewhere ? path : "", elsewhere ? " and " : "", folder);
         return;
+    }
     kiln_device_plugin_fn plugin = (kiln_device_plugin_fn)(uintptr_t)dlsym(library, "kiln_device_plugin");
     const kiln_device_table *table = plugin ? plugin() : NULL;
     if (table && table->version == KILN_DEVICE_VERSION)
