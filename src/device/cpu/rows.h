@@ -7,6 +7,14 @@
 /* Columns that one call of a column kernel takes at most: their maxima and sums stay in the first-level cache. */
 enum { KILN_ROWS_COLUMNS = 256 };
 
+/* Rows of attention scores, `line` apart, with room for whole vectors behind each. Row i has seen + i·grows elements,
+ * but at most `end`; what lies behind them, up to `end`, is hidden. */
+typedef struct kiln_attend_rows {
+    void *x;
+    int64_t line, rows, seen, grows, end;
+    double scale;
+} kiln_attend_rows;
+
 /* For one element type; pointers are to elements of it. */
 typedef struct kiln_rows_real {
     /* `rows` dense rows of n elements: softmax of each, or its logarithm. x and y may be the same. */
@@ -17,6 +25,17 @@ typedef struct kiln_rows_real {
 
     /* y = (x - mean)·rstd for each row, whose mean and rstd = 1 / sqrt(variance + eps) are stored too. */
     void (*normalize)(const void *x, void *y, void *mean, void *rstd, int64_t rows, int64_t n, double eps);
+
+    /* Rows of attention scores become weights: exp(scale·x - their largest), zero where they are hidden. The weights'
+     * sums' reciprocals go to `share`, the logarithms of Σ exp(scale·x) to `lse`. */
+    void (*attend)(const kiln_attend_rows *r, void *share, void *lse);
+
+    /* The same from those logarithms: x becomes w = exp(scale·x - lse), and g, the gradient of w, becomes that of the
+     * scores before scaling: scale·w·(g - along). */
+    void (*attend_grad)(const kiln_attend_rows *r, void *g, const void *lse, const void *along);
+
+    /* to[i] = Σ a[i, j]·b[i, j] over n elements of each row. */
+    void (*row_dots)(const void *a, int64_t a_row, const void *b, int64_t b_row, int64_t rows, int64_t n, void *to);
 } kiln_rows_real;
 
 typedef struct kiln_rows_kernels {

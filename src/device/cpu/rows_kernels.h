@@ -181,3 +181,135 @@ static void NAME(normalize)(const void *from, void *to, void *means, void *rstds
         ((REAL *)rstds)[row] = rstd;
     }
 }
+
+/* ---- Attention: rows are short, so everything runs over whole vectors, the last of them padded ---- */
+
+static inline int64_t NAME(seen)(const kiln_attend_rows *r, int64_t row)
+{
+    int64_t n = r->seen + row * r->grows;
+    return n < r->end ? n : r->end;
+}
+
+typedef REAL NAME(quad) __attribute__((vector_size(16)));
+typedef BITS NAME(quad_mask) __attribute__((vector_size(16)));
+
+static inline NAME(quad) NAME(larger)(NAME(quad) a, NAME(quad) b)
+{
+    NAME(quad_mask) more = a > b;
+    return (NAME(quad))(((NAME(quad_mask))a & more) | ((NAME(quad_mask))b & ~more));
+}
+
+/* Halves of the lanes are put together until one is left: the same tree for vectors of any width. */
+#define FOLD_LANES(name, fold_quads, fold)                                                                             \
+    static inline REAL NAME(name)(const NAME(vec) * lanes)                                                             \
+    {                                                                                                                  \
+        NAME(quad) q[4];                                                                                               \
+        memcpy(q, lanes, sizeof q);                                                                                    \
+        q[0] = fold_quads(fold_quads(q[0], q[2]), fold_quads(q[1], q[3]));                                             \
+        if (sizeof(REAL) == 8)                                                                                         \
+            return fold(q[0][0], q[0][1]);                                                                             \
+        return fold(fold(q[0][0], q[0][2 % (16 / sizeof(REAL))]), fold(q[0][1], q[0][3 % (16 / sizeof(REAL))]));       \
+    }
+#define SUM_OF(a, b)    ((a) + (b))
+#define LARGER_OF(a, b) ((a) > (b) ? (a) : (b))
+FOLD_LANES(lanes_sum, SUM_OF, SUM_OF)
+FOLD_LANES(lanes_max, NAME(larger), LARGER_OF)
+#undef FOLD_LANES
+#undef SUM_OF
+#undef LARGER_OF
+
+static const BITS NAME(count)[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/* x = scale·x, with minus infinity from n up to whole vectors; the largest. A NaN may be passed over, as in max. */
+static inline REAL NAME(scale_max)(REAL *x, int64_t n, REAL scale)
+{
+    NAME(vec) best[PARTS];
+    for (int p = 0; p < PARTS; p++)
+        best[p] = (NAME(vec)){0} - (REAL)INFINITY;
+    for (int64_t i = 0; i < n; i += NAME(LANES)) {
+        BITS left = (BITS)(n - i);
+        for (int p = 0; p < PARTS; p++) {
+            NAME(vec) v = *NAME(part)(x + i, p) * scale, none = (NAME(vec)){0} - (REAL)INFINITY;
+            if (left < NAME(LANES)) {
+                NAME(mask) there = *(const NAME(mask) *)(NAME(count) + p * NAME(PART)) < left;
+                v = (NAME(vec))(((NAME(mask))v & there) | ((NAME(mask))none & ~there));
+            }
+            *NAME(part)(x + i, p) = v;
+            NAME(mask) more = v > best[p];
+            best[p] = (NAME(vec))(((NAME(mask))v & more) | ((NAME(mask))best[p] & ~more));
+        }
+    }
+    return NAME(lanes_max)(best);
+}
+
+static inline void NAME(hide)(REAL *x, int64_t n, int64_t end)
+{
+    if (n < end)
+        memset(x + n, 0, (size_t)(end - n) * sizeof *x);
+}
+
+static inline int64_t NAME(whole)(int64_t n)
+{
+    return (n + NAME(LANES) - 1) / NAME(LANES) * NAME(LANES);
+}
+
+static void NAME(attend)(const kiln_attend_rows *r, void *shares, void *lses)
+{
+    REAL *share = shares, *lse = lses, largest[64];
+    for (int64_t row = 0; row < r->rows; row++) {
+        int64_t n = NAME(seen)(r, row), whole = NAME(whole)(n);
+        REAL *x = (REAL *)r->x + row * r->line, max = NAME(scale_max)(x, n, (REAL)r->scale);
+        NAME(exp_less)(x, x, whole, max);
+        NAME(vec) sum[PARTS] = {0};
+        for (int64_t i = 0; i < whole; i += NAME(LANES))
+            for (int p = 0; p < PARTS; p++)
+                sum[p] += *NAME(part)(x + i, p);
+        NAME(hide)(x, whole, r->end);
+        largest[row] = max;
+        lse[row] = NAME(lanes_sum)(sum);
+    }
+    IVDEP
+    for (int64_t row = 0; row < r->rows; row++) {
+        share[row] = 1 / lse[row];
+        lse[row] = largest[row] + NAME(log)(lse[row]);
+    }
+}
+
+static void NAME(attend_grad)(const kiln_attend_rows *r, void *grads, const void *lses, const void *alongs)
+{
+    REAL scale = (REAL)r->scale;
+    for (int64_t row = 0; row < r->rows; row++) {
+        int64_t n = NAME(seen)(r, row), whole = NAME(whole)(n);
+        REAL *x = (REAL *)r->x + row * r->line, *g = (REAL *)grads + row * r->line;
+        REAL lse = ((const REAL *)lses)[row], along = ((const REAL *)alongs)[row];
+        IVDEP
+        for (int64_t i = 0; i < whole; i++) {
+            REAL w = NAME(exp)(x[i] * scale - lse);
+            x[i] = w;
+            g[i] = w * (g[i] - along) * scale;
+        }
+        NAME(hide)(x, n, r->end);
+        NAME(hide)(g, n, r->end);
+    }
+}
+
+static void NAME(row_dots)(const void *as, int64_t a_row, const void *bs, int64_t b_row, int64_t rows, int64_t n,
+                           void *to)
+{
+    for (int64_t row = 0; row < rows; row++) {
+        const REAL *a = (const REAL *)as + row * a_row, *b = (const REAL *)bs + row * b_row;
+        NAME(vec) sum[PARTS] = {0};
+        REAL tail[2][NAME(LANES)] = {{0}};
+        int64_t i = 0;
+        for (; i + NAME(LANES) <= n; i += NAME(LANES))
+            for (int p = 0; p < PARTS; p++)
+                sum[p] += *NAME(part)(a + i, p) * *NAME(part)(b + i, p);
+        if (i < n) {
+            memcpy(tail[0], a + i, (size_t)(n - i) * sizeof *a);
+            memcpy(tail[1], b + i, (size_t)(n - i) * sizeof *b);
+            for (int p = 0; p < PARTS; p++)
+                sum[p] += *NAME(part)(tail[0], p) * *NAME(part)(tail[1], p);
+        }
+        ((REAL *)to)[row] = NAME(lanes_sum)(sum);
+    }
+}
