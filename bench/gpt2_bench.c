@@ -141,6 +141,40 @@ static kiln_tensor *gpt_loss(kiln_tensor *tokens)
                               kiln_reshape(tokens, KILN_SHAPE(BATCH * LENGTH)));
 }
 
+/* ---- LSTM: bytes, embedded, one layer, a linear head ---- */
+
+enum { STEPS = 64, SEQUENCES = 32, EMBEDDING = 64, HIDDEN = 256 };
+
+static parameters lstm;
+static struct {
+    kiln_tensor *tokens, *w_ih, *w_hh, *b_ih, *b_hh, *head, *head_bias, *start;
+} cells;
+
+static void lstm_make(void)
+{
+    parameters *all = &lstm;
+    double scale = 1 / sqrt((double)HIDDEN);
+    cells.tokens = normal(all, VOCABULARY, EMBEDDING, 1);
+    cells.w_ih = normal(all, 4 * HIDDEN, EMBEDDING, scale);
+    cells.w_hh = normal(all, 4 * HIDDEN, HIDDEN, scale);
+    cells.b_ih = constant(all, 4 * HIDDEN, 0);
+    cells.b_hh = constant(all, 4 * HIDDEN, 0);
+    cells.head = normal(all, VOCABULARY, HIDDEN, scale);
+    cells.head_bias = constant(all, VOCABULARY, 0);
+    cells.start = kiln_keep(kiln_zeros(KILN_SHAPE(SEQUENCES, HIDDEN), KILN_F32));
+    kiln_eval();
+}
+
+/* tokens [steps, sequences] */
+static kiln_tensor *lstm_loss(kiln_tensor *tokens)
+{
+    kiln_tensor *x = kiln_embedding(cells.tokens, tokens, -1);
+    x = kiln_lstm(x, cells.start, cells.start, cells.w_ih, cells.w_hh, cells.b_ih, cells.b_hh, NULL, NULL);
+    kiln_tensor *logits = kiln_linear(x, cells.head, cells.head_bias);
+    return kiln_cross_entropy(kiln_reshape(logits, KILN_SHAPE(STEPS * SEQUENCES, VOCABULARY)),
+                              kiln_reshape(tokens, KILN_SHAPE(STEPS * SEQUENCES)));
+}
+
 /* ---- Timing ---- */
 
 static int compare(const void *a, const void *b)
@@ -181,9 +215,9 @@ static void bench(const char *work, const char *batch, parameters *all, kiln_ten
     fflush(stdout);
 }
 
-static kiln_tensor *tokens(int64_t batch, int64_t length)
+static kiln_tensor *tokens(int64_t rows, int64_t cols)
 {
-    kiln_tensor *x = kiln_keep(kiln_randint(0, VOCABULARY, KILN_SHAPE(batch, length), KILN_I64));
+    kiln_tensor *x = kiln_keep(kiln_randint(0, VOCABULARY, KILN_SHAPE(rows, cols), KILN_I64));
     kiln_eval();
     return x;
 }
@@ -203,6 +237,10 @@ int main(int argc, char **argv)
             }
         else
             bench("gpt2", "16x128", &gpt, gpt_loss, x);
+    }
+    if (*part == 0 || strcmp(part, "lstm") == 0) {
+        lstm_make();
+        bench("lstm", "32x64", &lstm, lstm_loss, tokens(STEPS, SEQUENCES));
     }
     return kiln_report(stderr);
 }

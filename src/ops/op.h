@@ -138,9 +138,10 @@ extern const kiln_op *const kiln_ops_pointwise[],
                                                                         *const kiln_ops_norm[],
                                                                             *const kiln_ops_nn[],
                                                                                 *const kiln_ops_attention[],
-                                                                                    *const kiln_ops_loss[],
-                                                                                        *const kiln_ops_ctc[],
-                                                                                            *const kiln_ops_move[];
+                                                                                    *const kiln_ops_lstm[],
+                                                                                        *const kiln_ops_loss[],
+                                                                                            *const kiln_ops_ctc[],
+                                                                                                *const kiln_ops_move[];
 
 int kiln_op_count(void);
 const kiln_op *kiln_op_at(int i);

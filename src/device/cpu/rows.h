@@ -3,6 +3,7 @@
 #define KILN_CPU_ROWS_H
 
 #include "device/cpu/call.h"
+#include "device/cpu/lstm.h"
 
 /* Columns that one call of a column kernel takes at most: their maxima and sums stay in the first-level cache. */
 enum { KILN_ROWS_COLUMNS = 256 };
@@ -36,6 +37,10 @@ typedef struct kiln_rows_real {
 
     /* to[i] = Σ a[i, j]·b[i, j] over n elements of each row. */
     void (*row_dots)(const void *a, int64_t a_row, const void *b, int64_t b_row, int64_t rows, int64_t n, void *to);
+
+    /* A step of an LSTM, and the way back through one: what is left when the products are done. */
+    void (*lstm)(const kiln_lstm_rows *rows);
+    void (*lstm_grad)(const kiln_lstm_rows *rows);
 } kiln_rows_real;
 
 typedef struct kiln_rows_kernels {
