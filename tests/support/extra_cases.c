@@ -99,6 +99,8 @@ const extra_case big_cases[] = {
     {"log_softmax", "x[300,1000] | 1"},
     {"layer_norm", "x[300,1000] x[1000] x[1000] | 1000 | 1e-5"},
     {"normalize_rows", "x[300,1000] | 1 | 1e-5"},
+    {"layer_norm_rows", "x[300,130] x[130] x[130] | 1 | 1e-5"},
+    {"layer_norm_rows_grad", "x[300,130] x[300] x[300] x[300,130] x[130] | 1"},
     {"batch_norm", "x[16,12,28,28] - - x[12] x[12] | 1 | 0.1 1e-5"},
     {"matmul", "x[200,300] x[300,150]"},
     {"matmul", "x[6,100,64] x[6,64,90]"},

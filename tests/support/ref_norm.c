@@ -337,11 +337,60 @@ static void run_attention_grad(ref_call *c)
     free(w);
 }
 
+/* x, weight, bias; the integer is the number of dims of a row -> y, mean, rstd */
+static void run_layer_norm_rows(ref_call *c)
+{
+    const ref_tensor *w = operand(c, 1), *b = operand(c, 2);
+    run_normalize_rows(c);
+    ref_tensor *y = &c->out[0];
+    int64_t row = c->out[1].count ? y->count / c->out[1].count : 1;
+    for (int64_t i = 0; i < y->count; i++) {
+        double scale = w ? w->data[i % row] : 1, shift = b ? b->data[i % row] : 0;
+        y->data[i] = y->data[i] * scale + shift;
+        y->size[i] = y->size[i] * fabs(scale) + fabs(shift);
+    }
+}
+
+/* x, mean, rstd, gy, weight -> the gradients of x, weight, bias */
+static void run_layer_norm_rows_grad(ref_call *c)
+{
+    const ref_tensor *x = c->in[0], *mean = c->in[1], *rstd = c->in[2], *gy = c->in[3], *w = operand(c, 4);
+    int n = (int)REF_INT(c, 0), lead = x->ndim - n;
+    int64_t row = ref_count(n, x->shape + lead), rows = ref_count(lead, x->shape);
+    ref_tensor *gx = ref_out_like(c, 0, x), *gw = ref_out(c, 1, x->dtype, n, x->shape + lead);
+    ref_tensor *gb = ref_out(c, 2, x->dtype, n, x->shape + lead);
+    for (int64_t i = 0; i < row; i++)
+        gw->size[i] = gb->size[i] = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0, along = 0, size = 0, along_size = 0, s = rstd->data[r];
+        for (int64_t i = 0; i < row; i++) {
+            double g = gy->data[r * row + i], z = (x->data[r * row + i] - mean->data[r]) * s;
+            double z_size = (fabs(x->data[r * row + i]) + fabs(mean->data[r])) * fabs(s), u = w ? g * w->data[i] : g;
+            sum += u / (double)row;
+            along += u * z / (double)row;
+            size += fabs(u) / (double)row;
+            along_size += fabs(u) * z_size / (double)row;
+            gw->data[i] += g * z;
+            gw->size[i] += fabs(g) * z_size;
+            gb->data[i] += g;
+            gb->size[i] += fabs(g);
+        }
+        for (int64_t i = 0; i < row; i++) {
+            double u = gy->data[r * row + i] * (w ? w->data[i] : 1), z = (x->data[r * row + i] - mean->data[r]) * s;
+            double z_size = (fabs(x->data[r * row + i]) + fabs(mean->data[r])) * fabs(s);
+            gx->data[r * row + i] = s * (u - sum - z * along);
+            gx->size[r * row + i] = fabs(s) * (fabs(u) + size + z_size * along_size);
+        }
+    }
+}
+
 const ref_entry ref_entries_norm[] = {
     {"softmax", run_softmax, 2},
     {"log_softmax", run_log_softmax, 2},
     {"normalize_rows", run_normalize_rows, 2},
     {"layer_norm", run_layer_norm, 2},
+    {"layer_norm_rows", run_layer_norm_rows, 2},
+    {"layer_norm_rows_grad", run_layer_norm_rows_grad, 2},
     {"group_norm", run_group_norm, 2},
     {"rms_norm", run_rms_norm, 2},
     {"batch_norm", run_batch_norm, 4},

@@ -33,8 +33,8 @@ static void NAME(forward_block)(void *context, int64_t task, int worker)
         rows = end - row < p->tall ? end - row : p->tall;
         for (int64_t kind = 0; kind < 4; kind++)
             NAME(block_product)
-            (p, rows, p->h, h + row * p->h, p->h, (const REAL *)p->packed + (block * 4 + kind) * p->h * p->block,
-             product + kind * p->block, 4 * p->block);
+        (p, rows, p->h, h + row * p->h, p->h, (const REAL *)p->packed + (block * 4 + kind) * p->h * p->block,
+         product + kind * p->block, 4 * p->block);
         int64_t at = row * p->h + unit, gates = t * 4 * state + 4 * row * p->h + unit;
         p->rows->lstm(&(kiln_lstm_rows){.rows = rows,
                                         .units = units_of(p, unit),
@@ -90,8 +90,8 @@ static void NAME(backward_block)(void *context, int64_t task, int worker)
         REAL *product = t + 1 < p->t ? scratch : NULL;
         if (product)
             NAME(block_product)
-            (p, rows, 4 * p->h, gx + 4 * ((t + 1) * state + row * p->h), 4 * p->h,
-             (const REAL *)p->packed + unit * 4 * p->h, product, p->block);
+        (p, rows, 4 * p->h, gx + 4 * ((t + 1) * state + row * p->h), 4 * p->h,
+         (const REAL *)p->packed + unit * 4 * p->h, product, p->block);
         if (t < 0) {
             NAME(finish_back)(p, row, rows, unit, product);
             continue;

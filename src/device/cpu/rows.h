@@ -16,6 +16,15 @@ typedef struct kiln_attend_rows {
     double scale;
 } kiln_attend_rows;
 
+/* Rows of n elements, with one mean and rstd each. */
+typedef struct kiln_layer_norm_rows {
+    int64_t rows, n;
+    const void *x, *weight, *bias;
+    void *y, *mean, *rstd;
+    const void *gy; /* for the gradient, whose results are gx [rows, n] and gweight, gbias [n] */
+    void *gx, *gweight, *gbias;
+} kiln_layer_norm_rows;
+
 /* For one element type; pointers are to elements of it. */
 typedef struct kiln_rows_real {
     /* `rows` dense rows of n elements: softmax of each, or its logarithm. x and y may be the same. */
@@ -26,6 +35,12 @@ typedef struct kiln_rows_real {
 
     /* y = (x - mean)·rstd for each row, whose mean and rstd = 1 / sqrt(variance + eps) are stored too. */
     void (*normalize)(const void *x, void *y, void *mean, void *rstd, int64_t rows, int64_t n, double eps);
+
+    /* y = (x - mean)·rstd·weight + bias; weight and bias may be NULL. */
+    void (*layer_norm)(const kiln_layer_norm_rows *r, double eps);
+
+    /* The gradients of x, and the sums over the rows of those of weight and bias. */
+    void (*layer_norm_grad)(const kiln_layer_norm_rows *r);
 
     /* Rows of attention scores become weights: exp(scale·x - their largest), zero where they are hidden. The weights'
      * sums' reciprocals go to `share`, the logarithms of Σ exp(scale·x) to `lse`. */
