@@ -1,7 +1,7 @@
-"""What PyTorch and JAX take for the work of mlp_bench.c and lenet_bench.c, on the same number of threads. One JSON object
-a line.
+"""What PyTorch and JAX take for the work of mlp_bench.c, lenet_bench.c and gpt2_bench.c, on the same number of threads. One JSON
+object a line.
 
-usage: OMP_NUM_THREADS=2 python3 peers.py [mlp] [lenet]
+usage: OMP_NUM_THREADS=2 python3 peers.py [mlp] [lenet] [gpt2] [lstm]
 A step is zero_grad, forward, cross-entropy, backward, Adam. Median of five rounds of 0.8 s, after ten steps to warm up.
 A peer that is not installed is left out.
 """
@@ -106,11 +106,81 @@ def jax_mlp(batch):
     report("mlp", batch, "jax.jit", timed(step))
 
 
-PEERS = {"mlp": (torch_mlp, jax_mlp), "lenet": (torch_lenet,)}
-for work in sys.argv[1:] or PEERS:
+def images(*peers):
     for size in (32, 1024):
-        for peer in PEERS[work]:
+        for peer in peers:
             try:
                 peer(size)
             except ImportError:
                 pass
+
+
+def train_tokens(work, batch, net, tokens):
+    """A step on tokens that are their own targets, by PyTorch with its fused Adam."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+    adam = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+
+    def step():
+        adam.zero_grad()
+        torch.nn.functional.cross_entropy(net(tokens).flatten(0, -2), tokens.flatten()).backward()
+        adam.step()
+
+    us = timed(step)
+    print(json.dumps({"work": work, "batch": batch, "peer": "torch fused adam", "us": round(us, 1),
+                      "tok_s": round(tokens.numel() / us * 1e6)}), flush=True)
+
+
+def gpt2(layers=4, width=128, heads=4, vocabulary=256, batch=16, length=128):
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            parts = self.qkv(self.norm1(x)).chunk(3, -1)
+            q, k, v = (t.view(batch, length, heads, -1).transpose(1, 2) for t in parts)
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
+            return x + self.down(nn.functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Parameter(torch.randn(length, width) * 0.02)
+            self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(layers))), nn.LayerNorm(width)
+
+        def forward(self, i):
+            return self.norm(self.blocks(self.tokens(i) + self.positions)) @ self.tokens.weight.T
+
+    train_tokens("gpt2", "16x128", Gpt(), torch.randint(0, vocabulary, (batch, length)))
+
+
+def lstm(vocabulary=256, embedding=64, hidden=256, steps=64, sequences=32):
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.lstm = nn.Embedding(vocabulary, embedding), nn.LSTM(embedding, hidden)
+            self.head = nn.Linear(hidden, vocabulary)
+
+        def forward(self, i):
+            return self.head(self.lstm(self.tokens(i))[0])
+
+    train_tokens("lstm", "32x64", Net(), torch.randint(0, vocabulary, (steps, sequences)))
+
+
+PEERS = {"mlp": lambda: images(torch_mlp, jax_mlp), "lenet": lambda: images(torch_lenet), "gpt2": gpt2, "lstm": lstm}
+for work in sys.argv[1:] or PEERS:
+    try:
+        PEERS[work]()
+    except ImportError:
+        pass

@@ -8,12 +8,17 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 echo "threads: $OMP_NUM_THREADS"
+python=${KILN_PEERS_PYTHON:-python3}
 "$bin/kiln_bench_mlp" costs
 for round in 1 2 3 4 5; do # in turn, since a machine's speed may change; the best round of each counts
     for work in mlp lenet; do
         "$bin/kiln_bench_$work" $work | tee -a "$results"
-        "${KILN_PEERS_PYTHON:-python3}" "$here/peers.py" $work 2>/dev/null | tee -a "$results" || true
+        "$python" "$here/peers.py" $work 2>/dev/null | tee -a "$results" || true
     done
+    "$bin/kiln_bench_gpt2" | tee -a "$results"
+    "$python" "$here/peers.py" gpt2 lstm 2>/dev/null | tee -a "$results" || true
+    "$bin/kiln_bench_epoch" | tee -a "$results"
+    "$python" "$here/epoch_peer.py" 2>/dev/null | tee -a "$results" || true
 done
 echo
 awk '
@@ -30,9 +35,9 @@ field("peer") {
     if (!((w, b, p) in best) || us < best[w, b, p]) best[w, b, p] = us
 }
 END {
-    printf "%-8s %-8s %-18s %10s %16s\n", "model", "batch", "by", "us a step", "times Kiln"
+    printf "%-16s %-8s %-18s %10s %16s\n", "work", "batch", "by", "us a step", "times Kiln"
     for (i = 1; i <= n; i++) {
         split(order[i], k, SUBSEP)
-        printf "%-8s %-8s %-18s %10.1f %16.2f\n", k[1], k[2], k[3], best[order[i]], best[order[i]] / best[k[1], k[2], "kiln"]
+        printf "%-16s %-8s %-18s %10.1f %16.2f\n", k[1], k[2], k[3], best[order[i]], best[order[i]] / best[k[1], k[2], "kiln"]
     }
 }' "$results"

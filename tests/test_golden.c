@@ -94,6 +94,7 @@ typedef struct call {
       (c->out[1] = X(1), c->out[2] = X(2), kiln_batch_norm(X(0), X(1), X(2), X(3), X(4), I(0), F(0), F(1))))           \
     M(embedding, kiln_embedding(X(0), X(1), I(0)))                                                                     \
     M(attention, kiln_scaled_dot_product_attention(X(0), X(1), X(2), X(3), 0, I(0), F(0)))                             \
+    M(lstm, kiln_lstm(X(0), X(1), X(2), X(3), X(4), X(5), X(6), &c->out[1], &c->out[2]))                               \
     M(var, kiln_var(X(0), REST(2), I(0), I(1)))                                                                        \
     M(std, kiln_std(X(0), REST(2), I(0), I(1)))                                                                        \
     M(norm, kiln_norm(X(0), F(0), REST(1), I(0)))                                                                      \
@@ -346,7 +347,7 @@ static void run_file(const char *name, kiln_device device)
 /* clang-format off */
 #define FILES(M)                                                                                                       \
     M(conv) M(pool) M(resize) M(loss) M(norm) M(attention) M(reduce) M(pick) M(shape) M(product) M(pointwise)          \
-    M(promote) M(create)
+    M(promote) M(create) M(recurrent)
 /* clang-format on */
 #define TEST(name)                                                                                                     \
     static void test_##name(void **state)                                                                              \

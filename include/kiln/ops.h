@@ -225,6 +225,12 @@ KILN_API KILN_T kiln_embedding(KILN_T weight, KILN_T indices, int64_t padding_id
 KILN_API KILN_T kiln_scaled_dot_product_attention(KILN_T q, KILN_T k, KILN_T v, KILN_T mask, double dropout_p,
                                                   bool causal, double scale);
 
+/* One layer and direction of PyTorch's LSTM over a sequence x [T, N, in], from h0 and c0 [N, H]. w_ih [4H, in], w_hh
+ * [4H, H], b_ih and b_hh [4H] (each may be NULL); gates in the order i, f, g, o. Returns h of all steps, [T, N, H]; *hn
+ * and *cn (may be NULL) are the last step's h and c, [N, H]. For the other direction, flip x and the result along T. */
+KILN_API KILN_T kiln_lstm(KILN_T x, KILN_T h0, KILN_T c0, KILN_T w_ih, KILN_T w_hh, KILN_T b_ih, KILN_T b_hh,
+                          KILN_T *hn, KILN_T *cn);
+
 /* ---- Picking and placing elements ---- */
 KILN_API KILN_T kiln_gather(KILN_T x, int dim, KILN_T index);
 KILN_API KILN_T kiln_scatter(KILN_T x, int dim, KILN_T index, KILN_T src); /* of equal indices the last one stays */

@@ -17,4 +17,7 @@ kiln_tensor *kiln_as_strided(kiln_tensor *x, int ndim, const int64_t *shape, con
 /* Takes `n` random numbers from this thread's generator: floats[0] = seed, floats[1] = offset for a random_* node. */
 void kiln_random_take(int64_t n, double *seed_and_offset);
 
+/* The gradient rule of an operation with a `compose` and no rule of its own: by differentiating the composition. */
+bool kiln_grad_by_composition(kiln_grad_call *g);
+
 #endif

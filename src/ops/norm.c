@@ -1,7 +1,10 @@
 /* Softmax and normalisation. softmax, log_softmax and normalize_rows are nodes, since a kernel that holds a row beats
- * any composition; layer, group, RMS and batch norm are written with them and with reductions. */
+ * any composition; group, RMS and batch norm are written with them and with reductions, layer norm with a node of its
+ * own (layer_norm.c). */
 #include <string.h>
 #include "ops/widen.h"
+
+extern const kiln_op kiln_op_layer_norm_rows, kiln_op_layer_norm_rows_grad;
 
 /* ---- softmax, log_softmax ---- */
 
@@ -250,9 +253,14 @@ static bool row_norm_infer(kiln_call *c)
 
 static bool layer_norm_compose(kiln_call *c, kiln_tensor **out)
 {
-    int n = c->attrs.nints;
-    kiln_tensor *y = normalize_rows(kiln_widen(c->in[0]), n, c->attrs.f[0]);
-    out[0] = kiln_cast(scale_and_shift(y, c->in[1], c->in[2], n, c->attrs.i), c->out[0].dtype);
+    kiln_tensor *in[3] = {kiln_widen(c->in[0])}, *outs[KILN_MAX_OUTPUTS];
+    kiln_attrs a = {.nints = 1, .nfloats = 1, .i = {c->attrs.nints}, .f = {c->attrs.f[0]}};
+    for (int k = 1; in[0] && k < c->nin; k++)
+        if (c->in[k] && !(in[k] = kiln_cast(c->in[k], (kiln_dtype)in[0]->dtype)))
+            return false;
+    if (!kiln_op_call(&kiln_op_layer_norm_rows, in, 3, &a, outs))
+        return false;
+    out[0] = kiln_cast(outs[0], c->out[0].dtype);
     return out[0] != NULL;
 }
 
@@ -499,6 +507,14 @@ kiln_tensor *kiln_batch_norm(kiln_tensor *x, kiln_tensor *running_mean, kiln_ten
 }
 
 const kiln_op *const kiln_ops_norm[] = {
-    &kiln_op_softmax,  &kiln_op_log_softmax, &kiln_op_normalize_rows, &kiln_op_layer_norm,
-    &kiln_op_rms_norm, &kiln_op_group_norm,  &kiln_op_batch_norm,     NULL,
+    &kiln_op_softmax,
+    &kiln_op_log_softmax,
+    &kiln_op_normalize_rows,
+    &kiln_op_layer_norm,
+    &kiln_op_rms_norm,
+    &kiln_op_group_norm,
+    &kiln_op_batch_norm,
+    &kiln_op_layer_norm_rows,
+    &kiln_op_layer_norm_rows_grad,
+    NULL,
 };

@@ -19,10 +19,11 @@ typedef enum kiln_class {
     KILN_CLASS_INDEX, /* gather, scatter, cat, pad: elements move, none is computed */
     KILN_CLASS_SORT,
     KILN_CLASS_RANDOM,
-    KILN_CLASS_ROWS,     /* softmax and norms: a whole row decides each of its elements */
-    KILN_CLASS_ASSIGN,   /* writes into storage that exists already */
-    KILN_CLASS_TRANSFER, /* from one device to another */
-    KILN_CLASS_COMPOSITE /* never a node: `compose` writes it with other operations */
+    KILN_CLASS_ROWS,      /* softmax and norms: a whole row decides each of its elements */
+    KILN_CLASS_ATTENTION, /* attention and its gradient: operands as they lie in memory */
+    KILN_CLASS_ASSIGN,    /* writes into storage that exists already */
+    KILN_CLASS_TRANSFER,  /* from one device to another */
+    KILN_CLASS_COMPOSITE  /* never a node: `compose` writes it with other operations */
 } kiln_class;
 
 /* What autocast does with an operation's operands. */
@@ -136,9 +137,11 @@ extern const kiln_op *const kiln_ops_pointwise[],
                                                                     *const kiln_ops_resize[],
                                                                         *const kiln_ops_norm[],
                                                                             *const kiln_ops_nn[],
-                                                                                *const kiln_ops_loss[],
-                                                                                    *const kiln_ops_ctc[],
-                                                                                        *const kiln_ops_move[];
+                                                                                *const kiln_ops_attention[],
+                                                                                    *const kiln_ops_lstm[],
+                                                                                        *const kiln_ops_loss[],
+                                                                                            *const kiln_ops_ctc[],
+                                                                                                *const kiln_ops_move[];
 
 int kiln_op_count(void);
 const kiln_op *kiln_op_at(int i);

@@ -29,6 +29,12 @@ static int64_t kernel_flops(const kiln_kernel *k)
         const kiln_operand *y = k->nints == 7 ? &k->out[0] : &k->in[0];
         return 2 * y->shape[0] * y->shape[2] * y->shape[3] * kiln_count(w->ndim, w->shape);
     }
+    if (k->op->cls == KILN_CLASS_ATTENTION) { /* two products of the scores' size, or five; causal ones half of it */
+        const kiln_operand *q = &k->in[0], *v = &k->in[2];
+        int64_t scores = kiln_count(q->ndim - 1, q->shape) * v->shape[v->ndim - 2], e = q->shape[q->ndim - 1];
+        int64_t both = k->nin == 3 ? e + v->shape[v->ndim - 1] : 3 * e + 2 * v->shape[v->ndim - 1];
+        return 2 * scores * both / (k->ints[0] ? 2 : 1);
+    }
     for (int j = 0; j < k->nout; j++)
         n += kiln_count(k->out[j].ndim, k->out[j].shape);
     return n;
@@ -71,7 +77,7 @@ static bool run_passes(kiln_draft *d)
     if (!kiln_draft_import(d) || !kiln_draft_merge(d))
         return false;
     kiln_draft_prune(d);
-    if (!kiln_draft_fuse(d) || !kiln_draft_kernels(d) || !kiln_draft_place(d))
+    if (!kiln_draft_fuse(d) || !kiln_draft_order(d) || !kiln_draft_kernels(d) || !kiln_draft_place(d))
         return false;
     kiln_draft_count(d);
     return true;

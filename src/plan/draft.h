@@ -89,8 +89,12 @@ bool kiln_draft_import(kiln_draft *d);  /* numbers values, finds what must be ke
 bool kiln_draft_merge(kiln_draft *d);   /* common subexpressions, copies that need not be made */
 void kiln_draft_prune(kiln_draft *d);   /* marks what is live */
 bool kiln_draft_fuse(kiln_draft *d);    /* puts nodes into groups */
+bool kiln_draft_order(kiln_draft *d);   /* moves groups that nobody waits for */
 bool kiln_draft_kernels(kiln_draft *d); /* writes kernels and buffers */
 bool kiln_draft_place(kiln_draft *d);   /* memory: offsets, in-place reuse */
 void kiln_draft_count(kiln_draft *d);   /* FLOP and bytes */
+
+/* When the last kernel runs that can meet a bad index; -1: none can. */
+bool kiln_draft_find_checks(kiln_draft *d, int32_t *last_check);
 
 #endif

@@ -122,8 +122,8 @@ int64_t kiln_plan_fitting_batch(const kiln_trace *tr, const kiln_plan *p, int64_
         return 0;
     survey(tr, p, *batch, &outputs, live);
     double data = data_bytes(tr, *batch), all = arena_at(p, live, *batch, *batch);
-    /* Buffers leave holes between them, and with other sizes other ones: as large as now, and a tenth more. */
-    double holes = all > 0 && (double)p->arena_bytes > all ? (double)p->arena_bytes / all + 0.1 : 1.1;
+    /* Buffers leave holes between them, and with other sizes other ones: as large as now, and an eighth more. */
+    double holes = all > 0 && (double)p->arena_bytes > all ? (double)p->arena_bytes / all + 0.125 : 1.125;
     int64_t low = 0, high = *batch; /* low fits, high does not */
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;

@@ -376,7 +376,7 @@ static bool write_commit(writer *w, int32_t value, kiln_kernel *k)
 
 /* ---- All of them ---- */
 
-/* When each slot is read last, and when the last kernel runs that may call the step off. */
+/* When each slot is read last. */
 static void find_hazards(writer *w)
 {
     const kiln_draft *d = w->d;
@@ -385,8 +385,6 @@ static void find_hazards(writer *w)
             continue;
         const kiln_node *n = kiln_draft_node(d, i);
         int32_t when = d->ngroups - 1 - d->node_group[i];
-        if (n->op->checks_indices && when > w->last_check)
-            w->last_check = when;
         for (int k = 0; k < n->nin; k++) {
             int32_t in = kiln_draft_in(d, n, k);
             const kiln_draft_value *x = in < 0 ? NULL : &d->values[kiln_draft_base(d, in)];
@@ -399,7 +397,6 @@ static void find_hazards(writer *w)
 static bool prepare(writer *w)
 {
     kiln_draft *d = w->d;
-    w->last_check = -1;
     w->p->nslots = (int32_t)d->tr->nslots;
     w->slot_buffer = KILN_ARENA_NEW(&d->scratch, int32_t, w->p->nslots);
     w->slot_read = KILN_ARENA_NEW(&d->scratch, int32_t, w->p->nslots);
@@ -420,7 +417,7 @@ static bool prepare(writer *w)
 bool kiln_draft_kernels(kiln_draft *d)
 {
     writer w = {.d = d, .p = d->plan};
-    if (!prepare(&w))
+    if (!prepare(&w) || !kiln_draft_find_checks(d, &w.last_check))
         return false;
     find_hazards(&w);
     for (int32_t group = d->ngroups; group-- > 0;) {

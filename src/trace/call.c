@@ -68,7 +68,7 @@ static bool check_outputs(const kiln_call *c)
 static bool needs_dense(kiln_class cls)
 {
     return cls != KILN_CLASS_VIEW && cls != KILN_CLASS_POINTWISE && cls != KILN_CLASS_REDUCE &&
-           cls != KILN_CLASS_MATMUL && cls != KILN_CLASS_TRANSFER;
+           cls != KILN_CLASS_MATMUL && cls != KILN_CLASS_ATTENTION && cls != KILN_CLASS_TRANSFER;
 }
 
 static bool is_half(const kiln_tensor *t)

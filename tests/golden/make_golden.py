@@ -663,11 +663,25 @@ def creation():
     return f
 
 
+def recurrences():
+    f = File("recurrent")
+
+    def lstm(x, h, c, *weights):
+        weights = [w for w in weights if w is not None]
+        y, hn, cn = torch._VF.lstm(x, (h[None], c[None]), weights, len(weights) == 4, 1, 0.0, False, False, False)
+        return y, hn[0], cn[0]
+
+    for steps, n, size, width, biases in [(3, 2, 3, 2, True), (5, 1, 2, 3, True), (2, 3, 1, 4, False), (1, 2, 2, 1, True)]:
+        f.case("lstm", lstm, rand(steps, n, size), rand(n, width), rand(n, width), rand(4 * width, size, lo=-1, hi=1),
+               rand(4 * width, width, lo=-1, hi=1), *(rand(4 * width) if biases else None for _ in range(2)))
+    return f
+
+
 def main():
     total, ops = 0, set()
     for make in (convolutions, pools, resizes, losses, norms, attentions, reductions, picking, shapes, products,
                  pointwise,
-                 promotion, creation):
+                 promotion, creation, recurrences):
         f = make()
         f.write()
         total += f.cases

@@ -242,15 +242,161 @@ static void run_attention(ref_call *c)
     free(w);
 }
 
+/* Scores of one query of one head (of `heads`): scale·q·k, those a causal mask hides minus infinity. */
+static void plain_scores(const ref_call *c, int64_t head, int64_t i, double *scores)
+{
+    const ref_tensor *q = c->in[0], *k = c->in[1];
+    int n = q->ndim;
+    int64_t l = q->shape[n - 2], s = k->shape[n - 2], e = q->shape[n - 1];
+    for (int64_t j = 0; j < s; j++) {
+        scores[j] = 0;
+        for (int64_t d = 0; d < e; d++)
+            scores[j] += REF_FLOAT(c, 0) * q->data[(head * l + i) * e + d] * k->data[(head * s + j) * e + d];
+        if (REF_INT(c, 0) && j > i)
+            scores[j] = -INFINITY;
+    }
+}
+
+/* q, k, v with the same batch dims -> y and the logarithm of Σ exp(scores) */
+static void run_plain_attention(ref_call *c)
+{
+    const ref_tensor *q = c->in[0], *v = c->in[2];
+    int n = q->ndim;
+    int64_t shape[KILN_MAX_DIMS], l = q->shape[n - 2], s = v->shape[n - 2], ev = v->shape[n - 1];
+    memcpy(shape, q->shape, sizeof shape);
+    shape[n - 1] = ev;
+    ref_tensor *y = ref_out(c, 0, q->dtype, n, shape), *lse = ref_out(c, 1, q->dtype, n - 1, shape);
+    double *w = calloc((size_t)s + 1, sizeof *w);
+    for (int64_t row = 0; row < lse->count; row++) {
+        double sum = 0, largest = 0;
+        plain_scores(c, row / l, row % l, w);
+        for (int64_t j = 0; j < s; j++) {
+            sum += exp(w[j]);
+            largest = isfinite(w[j]) ? fmax(largest, fabs(w[j])) : largest;
+        }
+        lse->data[row] = log(sum);
+        lse->size[row] = fmax(largest, 1);
+        for (int64_t d = 0; d < ev; d++) {
+            y->size[row * ev + d] = 0;
+            for (int64_t j = 0; j < s; j++) {
+                double term = exp(w[j]) / sum * v->data[(row / l * s + j) * ev + d];
+                y->data[row * ev + d] += term;
+                y->size[row * ev + d] += fabs(term) * fmax(largest, 1);
+            }
+        }
+    }
+    free(w);
+}
+
+/* One term of a gradient: a sum and the magnitude of what it was summed from. */
+static void add_term(ref_tensor *t, int64_t at, double term, double size)
+{
+    t->data[at] += term;
+    t->size[at] += size;
+}
+
+/* q, k, v, y, lse, gy, glse -> the gradients of q, k, v */
+static void run_attention_grad(ref_call *c)
+{
+    const ref_tensor *q = c->in[0], *k = c->in[1], *v = c->in[2], *y = c->in[3], *lse = c->in[4], *gy = c->in[5];
+    const ref_tensor *glse = c->nin > 6 ? c->in[6] : NULL;
+    int n = q->ndim;
+    int64_t l = q->shape[n - 2], s = k->shape[n - 2], e = q->shape[n - 1], ev = v->shape[n - 1];
+    ref_tensor *g[3];
+    for (int i = 0; i < 3; i++) {
+        g[i] = ref_out_like(c, i, c->in[i]);
+        for (int64_t j = 0; j < g[i]->count; j++)
+            g[i]->size[j] = 0;
+    }
+    double *w = calloc((size_t)s + 1, sizeof *w);
+    for (int64_t row = 0; row < lse->count; row++) {
+        double along = glse ? -glse->data[row] : 0, along_size = fabs(along);
+        for (int64_t d = 0; d < ev; d++) {
+            along += y->data[row * ev + d] * gy->data[row * ev + d];
+            along_size += fabs(y->data[row * ev + d] * gy->data[row * ev + d]);
+        }
+        plain_scores(c, row / l, row % l, w);
+        for (int64_t j = 0; j < s; j++) {
+            int64_t key = row / l * s + j;
+            double p = exp(w[j] - lse->data[row]), gp = 0, size = along_size,
+                   wide = isfinite(w[j]) ? 1 + fabs(w[j]) : 1;
+            for (int64_t d = 0; d < ev; d++) {
+                gp += gy->data[row * ev + d] * v->data[key * ev + d];
+                size += fabs(gy->data[row * ev + d] * v->data[key * ev + d]);
+                double term = p * gy->data[row * ev + d];
+                add_term(g[2], key * ev + d, term, fabs(term) * wide);
+            }
+            double gs = REF_FLOAT(c, 0) * p * (gp - along);
+            size *= fabs(REF_FLOAT(c, 0)) * p * wide;
+            for (int64_t d = 0; d < e; d++) {
+                add_term(g[0], row * e + d, gs * k->data[key * e + d], size * fabs(k->data[key * e + d]));
+                add_term(g[1], key * e + d, gs * q->data[row * e + d], size * fabs(q->data[row * e + d]));
+            }
+        }
+    }
+    free(w);
+}
+
+/* x, weight, bias; the integer is the number of dims of a row -> y, mean, rstd */
+static void run_layer_norm_rows(ref_call *c)
+{
+    const ref_tensor *w = operand(c, 1), *b = operand(c, 2);
+    run_normalize_rows(c);
+    ref_tensor *y = &c->out[0];
+    int64_t row = c->out[1].count ? y->count / c->out[1].count : 1;
+    for (int64_t i = 0; i < y->count; i++) {
+        double scale = w ? w->data[i % row] : 1, shift = b ? b->data[i % row] : 0;
+        y->data[i] = y->data[i] * scale + shift;
+        y->size[i] = y->size[i] * fabs(scale) + fabs(shift);
+    }
+}
+
+/* x, mean, rstd, gy, weight -> the gradients of x, weight, bias */
+static void run_layer_norm_rows_grad(ref_call *c)
+{
+    const ref_tensor *x = c->in[0], *mean = c->in[1], *rstd = c->in[2], *gy = c->in[3], *w = operand(c, 4);
+    int n = (int)REF_INT(c, 0), lead = x->ndim - n;
+    int64_t row = ref_count(n, x->shape + lead), rows = ref_count(lead, x->shape);
+    ref_tensor *gx = ref_out_like(c, 0, x), *gw = ref_out(c, 1, x->dtype, n, x->shape + lead);
+    ref_tensor *gb = ref_out(c, 2, x->dtype, n, x->shape + lead);
+    for (int64_t i = 0; i < row; i++)
+        gw->size[i] = gb->size[i] = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0, along = 0, size = 0, along_size = 0, s = rstd->data[r];
+        for (int64_t i = 0; i < row; i++) {
+            double g = gy->data[r * row + i], z = (x->data[r * row + i] - mean->data[r]) * s;
+            double z_size = (fabs(x->data[r * row + i]) + fabs(mean->data[r])) * fabs(s), u = w ? g * w->data[i] : g;
+            sum += u / (double)row;
+            along += u * z / (double)row;
+            size += fabs(u) / (double)row;
+            along_size += fabs(u) * z_size / (double)row;
+            gw->data[i] += g * z;
+            gw->size[i] += fabs(g) * z_size;
+            gb->data[i] += g;
+            gb->size[i] += fabs(g);
+        }
+        for (int64_t i = 0; i < row; i++) {
+            double u = gy->data[r * row + i] * (w ? w->data[i] : 1), z = (x->data[r * row + i] - mean->data[r]) * s;
+            double z_size = (fabs(x->data[r * row + i]) + fabs(mean->data[r])) * fabs(s);
+            gx->data[r * row + i] = s * (u - sum - z * along);
+            gx->size[r * row + i] = fabs(s) * (fabs(u) + size + z_size * along_size);
+        }
+    }
+}
+
 const ref_entry ref_entries_norm[] = {
     {"softmax", run_softmax, 2},
     {"log_softmax", run_log_softmax, 2},
     {"normalize_rows", run_normalize_rows, 2},
     {"layer_norm", run_layer_norm, 2},
+    {"layer_norm_rows", run_layer_norm_rows, 2},
+    {"layer_norm_rows_grad", run_layer_norm_rows_grad, 2},
     {"group_norm", run_group_norm, 2},
     {"rms_norm", run_rms_norm, 2},
     {"batch_norm", run_batch_norm, 4},
     {"embedding", run_embedding, 0},
     {"scaled_dot_product_attention", run_attention, 8},
+    {"attention", run_plain_attention, 4},
+    {"attention_grad", run_attention_grad, 4},
     {NULL, NULL, 0},
 };

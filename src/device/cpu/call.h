@@ -7,10 +7,10 @@
 #include "core/parallel.h"
 
 typedef struct kiln_cpu_operand {
-    void *data; /* NULL: absent operand. Dense, row-major */
+    void *data; /* NULL: absent operand. Dense, row-major, unless the operation's class takes what it is given */
     kiln_dtype dtype;
     int ndim;
-    const int64_t *shape;
+    const int64_t *shape, *stride; /* strides in elements */
 } kiln_cpu_operand;
 
 /* A bad index found by a kernel: the first one in task order is kept by kiln_fault_report. */
@@ -49,6 +49,6 @@ typedef struct kiln_cpu_kernel {
 /* The tables of structured kernels, each ended by a row without a name. */
 extern const kiln_cpu_kernel kiln_cpu_kernels_conv[], kiln_cpu_kernels_pool[], kiln_cpu_kernels_resize[],
     kiln_cpu_kernels_index[], kiln_cpu_kernels_sort[], kiln_cpu_kernels_scan[], kiln_cpu_kernels_rows[],
-    kiln_cpu_kernels_random[], kiln_cpu_kernels_put[];
+    kiln_cpu_kernels_attention[], kiln_cpu_kernels_lstm[], kiln_cpu_kernels_random[], kiln_cpu_kernels_put[];
 
 #endif

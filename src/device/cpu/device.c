@@ -16,9 +16,9 @@
 /* ---- The structured kernels ---- */
 
 static const kiln_cpu_kernel *const tables[] = {
-    kiln_cpu_kernels_conv,  kiln_cpu_kernels_pool,   kiln_cpu_kernels_resize,
-    kiln_cpu_kernels_index, kiln_cpu_kernels_sort,   kiln_cpu_kernels_scan,
-    kiln_cpu_kernels_rows,  kiln_cpu_kernels_random, kiln_cpu_kernels_put};
+    kiln_cpu_kernels_conv, kiln_cpu_kernels_pool,      kiln_cpu_kernels_resize, kiln_cpu_kernels_index,
+    kiln_cpu_kernels_sort, kiln_cpu_kernels_scan,      kiln_cpu_kernels_rows,   kiln_cpu_kernels_random,
+    kiln_cpu_kernels_put,  kiln_cpu_kernels_attention, kiln_cpu_kernels_lstm};
 
 /* Asked for every operation that is recorded: rows by the address of their operation's record, filled once. */
 enum { PLACES = 256 };
@@ -108,7 +108,7 @@ static kiln_cpu_operand plain_operand(const kiln_plan *plan, const kiln_operand 
 {
     if (o->buffer < 0)
         return (kiln_cpu_operand){0};
-    kiln_cpu_operand p = {.dtype = (kiln_dtype)o->dtype, .ndim = o->ndim, .shape = o->shape};
+    kiln_cpu_operand p = {.dtype = (kiln_dtype)o->dtype, .ndim = o->ndim, .shape = o->shape, .stride = o->stride};
     if (binding)
         p.data = (char *)(uintptr_t)kiln_buffer_address(plan, binding, o->buffer) +
                  o->offset * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);

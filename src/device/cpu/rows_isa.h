@@ -26,6 +26,7 @@ enum { BLOCK = 2048 }; /* elements whose exponentials stay in the first-level ca
 #define BITS    int32_t
 #define NAME(x) kiln_f32_##x
 #include "device/cpu/rows_kernels.h"
+#include "device/cpu/lstm_rows.h"
 #undef REAL
 #undef BITS
 #undef NAME
@@ -34,12 +35,17 @@ enum { BLOCK = 2048 }; /* elements whose exponentials stay in the first-level ca
 #define BITS    int64_t
 #define NAME(x) kiln_f64_##x
 #include "device/cpu/rows_kernels.h"
+#include "device/cpu/lstm_rows.h"
 #undef REAL
 #undef BITS
 #undef NAME
 
 static const kiln_rows_kernels kernels = {
-    .f32 = {kiln_f32_softmax, kiln_f32_softmax_columns, kiln_f32_normalize},
-    .f64 = {kiln_f64_softmax, kiln_f64_softmax_columns, kiln_f64_normalize},
+    .f32 = {kiln_f32_softmax, kiln_f32_softmax_columns, kiln_f32_normalize, kiln_f32_layer_norm,
+            kiln_f32_layer_norm_grad, kiln_f32_attend, kiln_f32_attend_grad, kiln_f32_row_dots, kiln_f32_lstm,
+            kiln_f32_lstm_grad},
+    .f64 = {kiln_f64_softmax, kiln_f64_softmax_columns, kiln_f64_normalize, kiln_f64_layer_norm,
+            kiln_f64_layer_norm_grad, kiln_f64_attend, kiln_f64_attend_grad, kiln_f64_row_dots, kiln_f64_lstm,
+            kiln_f64_lstm_grad},
 };
 const kiln_rows_kernels *const ROWS_TABLE = &kernels;

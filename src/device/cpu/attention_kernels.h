@@ -1,0 +1,213 @@
+/* Attention of one head, in blocks that stay in cache: a template that attention.c includes for REAL = float and
+ * double.
+ *
+ * A tile of rows (queries) at a time: their scores, row by row the weights, then the products with them. Scores that a
+ * causal mask hides are not computed, but for those inside the last tile. Matrix products are single tiles of the
+ * gemm's kernels; their vector operands are read in place where rows are whole vectors, else from a padded copy. */
+
+/* A matrix whose rows can be loaded as whole vectors. */
+typedef struct NAME(matrix) {
+    const REAL *at;
+    int64_t row;
+} NAME(matrix);
+
+/* Rows of one head of an operand, copied to `copy` (which then moves on) where they cannot be used as they lie. */
+static NAME(matrix) NAME(rows_of)(const kiln_attention *a, const kiln_cpu_operand *x, int64_t head, REAL **copy)
+{
+    int n = x->ndim;
+    int64_t count = x->shape[n - 2], width = x->shape[n - 1], wide = kiln_round_up(width, a->gemm->lanes);
+    const REAL *at = (const REAL *)x->data + kiln_attention_head(x, n - 2, head);
+    REAL *to = *copy;
+    *copy += count * wide;
+    if (x->stride[n - 1] == 1 && wide == width)
+        return (NAME(matrix)){at, x->stride[n - 2]};
+    a->pack(to, wide, at, x->stride[n - 1], x->stride[n - 2], width, wide, count);
+    return (NAME(matrix)){to, wide};
+}
+
+/* The transpose of one head, in panels of `panel` columns (keys), each [width][panel]. */
+static const REAL *NAME(panels_of)(const kiln_attention *a, const kiln_cpu_operand *x, int64_t head, REAL **copy)
+{
+    int n = x->ndim;
+    int64_t count = x->shape[n - 2], width = x->shape[n - 1];
+    const REAL *at = (const REAL *)x->data + kiln_attention_head(x, n - 2, head);
+    REAL *to = *copy;
+    for (int64_t j = 0; j < count; j += a->panel)
+        a->pack(to + j * width, a->panel, at + j * x->stride[n - 2], x->stride[n - 2], x->stride[n - 1],
+                count - j < a->panel ? count - j : a->panel, a->panel, width);
+    *copy += kiln_round_up(count, a->panel) * width;
+    return to;
+}
+
+/* c [rows, cols] (+)= s·v over k: at most a tile's rows, whole vectors of columns. */
+static void NAME(product)(const kiln_attention *a, int64_t rows, int64_t cols, int64_t k, const REAL *s, int64_t s_row,
+                          int64_t s_k, NAME(matrix) v, REAL *c, int64_t c_row, bool accumulate)
+{
+    for (int64_t j = 0; j < cols; j += a->panel) {
+        int vectors = cols - j < a->panel ? 1 : 2;
+        a->gemm->tile[s_row == 1][vectors - 1][rows - 1](k, s, s_row, s_k, v.at + j, v.row, c + j, c_row, accumulate);
+    }
+}
+
+/* The products of a tile of rows with the first n keys (or values), to `line` apart rows of scores. */
+static void NAME(scores)(const kiln_attention *a, int64_t rows, int64_t n, int64_t width, const REAL *s, int64_t s_row,
+                         int64_t s_k, const REAL *panels, REAL *scores)
+{
+    for (int64_t j = 0; j < n; j += a->panel) {
+        int64_t cols = kiln_round_up(n - j < a->panel ? n - j : a->panel, a->gemm->lanes);
+        NAME(product)
+        (a, rows, cols, width, s, s_row, s_k, (NAME(matrix)){panels + j * width, a->panel}, scores + j, a->line, false);
+    }
+}
+
+static int64_t NAME(least)(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- Forward ---- */
+
+static void NAME(forward_tile)(const kiln_attention *a, int64_t head, int64_t row, int64_t rows, const REAL *keys,
+                               NAME(matrix) values, REAL *scratch)
+{
+    const kiln_cpu_operand *q = &a->c->in[0];
+    int n = q->ndim;
+    const REAL *from = (const REAL *)q->data + kiln_attention_head(q, n - 2, head) + row * q->stride[n - 2];
+    REAL *weights = scratch, *sums = scratch + a->tall * a->line;
+    REAL *y = (REAL *)a->c->out[0].data + (head * a->l + row) * a->ev;
+    REAL *lse = (REAL *)a->c->out[1].data + head * a->l + row;
+    int64_t seen = kiln_attention_keys(a, row + rows);
+    REAL share[KILN_GEMM_MAX_ROWS];
+    NAME(scores)(a, rows, seen, a->e, from, q->stride[n - 2], q->stride[n - 1], keys, weights);
+    kiln_attend_rows attended = kiln_attention_rows(a, weights, row, rows, seen);
+    a->rows->attend(&attended, share, lse);
+    NAME(product)(a, rows, a->ev_wide, seen, weights, a->line, 1, values, sums, a->ev_wide, false);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < a->ev; j++)
+            y[i * a->ev + j] = sums[i * a->ev_wide + j] * share[i];
+}
+
+/* Scratch: keys' panels, values, scores, sums. */
+static size_t NAME(forward_bytes)(const kiln_attention *a)
+{
+    return sizeof(REAL) *
+           (size_t)(kiln_round_up(a->s, a->panel) * a->e + a->s * a->ev_wide + a->tall * (a->line + a->ev_wide));
+}
+
+static void NAME(forward)(const kiln_attention *a, int64_t head, int64_t row, int64_t end, void *scratch)
+{
+    REAL *free = scratch;
+    const REAL *keys = NAME(panels_of)(a, &a->c->in[1], head, &free);
+    NAME(matrix) values = NAME(rows_of)(a, &a->c->in[2], head, &free);
+    for (; row < end; row += a->tall)
+        NAME(forward_tile)(a, head, row, NAME(least)(a->tall, end - row), keys, values, free);
+}
+
+/* ---- Backward ---- */
+
+/* One head's operands and results. Results are summed in place where their rows are whole vectors. */
+typedef struct NAME(back) {
+    const kiln_attention *a;
+    const REAL *keys, *values; /* transposed, in panels */
+    NAME(matrix) q, k, y, gy;
+    const REAL *lse, *glse;
+    int64_t lse_step, glse_step;
+    REAL *p, *d;        /* a block of weights, and of the scores' gradients */
+    REAL *gq, *gk, *gv; /* gq: a tile of rows */
+    int64_t e_row, ev_row;
+} NAME(back);
+
+static void NAME(back_tile)(const NAME(back) * b, int64_t row, int64_t rows, int64_t in_block, int64_t seen_by_block,
+                            REAL *gq)
+{
+    const kiln_attention *a = b->a;
+    int64_t seen = kiln_attention_keys(a, row + rows);
+    REAL *p = b->p + in_block * a->line, *d = b->d + in_block * a->line;
+    NAME(scores)(a, rows, seen, a->e, b->q.at + row * b->q.row, b->q.row, 1, b->keys, p);
+    NAME(scores)(a, rows, seen, a->ev, b->gy.at + row * b->gy.row, b->gy.row, 1, b->values, d);
+    REAL along[KILN_GEMM_MAX_ROWS], lse[KILN_GEMM_MAX_ROWS];
+    a->rows->row_dots(b->y.at + row * b->y.row, b->y.row, b->gy.at + row * b->gy.row, b->gy.row, rows, a->ev, along);
+    for (int64_t i = 0; i < rows; i++) {
+        lse[i] = b->lse[(row + i) * b->lse_step];
+        along[i] -= b->glse ? b->glse[(row + i) * b->glse_step] : 0;
+    }
+    kiln_attend_rows attended = kiln_attention_rows(a, p, row, rows, seen_by_block);
+    a->rows->attend_grad(&attended, d, lse, along);
+    REAL *to = b->e_row == a->e ? gq + row * a->e : b->gq;
+    NAME(product)(a, rows, a->e_wide, seen, d, a->line, 1, b->k, to, b->e_row, false);
+    for (int64_t i = 0; to == b->gq && i < rows; i++)
+        memcpy(gq + (row + i) * a->e, to + i * b->e_row, (size_t)a->e * sizeof *gq);
+}
+
+/* Adds a block's part to the gradients of keys and values: products over the block's rows. */
+static void NAME(back_keys)(const NAME(back) * b, int64_t row, int64_t rows, int64_t seen)
+{
+    const kiln_attention *a = b->a;
+    for (int64_t j = 0; j < seen; j += a->tall) {
+        int64_t first = a->causal && j > row ? j - row : 0, tile = NAME(least)(a->tall, seen - j);
+        bool more = a->causal ? j < row : row > 0;
+        const REAL *p = b->p + first * a->line + j, *d = b->d + first * a->line + j;
+        NAME(matrix) gy = {b->gy.at + (row + first) * b->gy.row, b->gy.row};
+        NAME(matrix) q = {b->q.at + (row + first) * b->q.row, b->q.row};
+        NAME(product)(a, tile, a->ev_wide, rows - first, p, 1, a->line, gy, b->gv + j * b->ev_row, b->ev_row, more);
+        NAME(product)(a, tile, a->e_wide, rows - first, d, 1, a->line, q, b->gk + j * b->e_row, b->e_row, more);
+    }
+}
+
+/* Scratch: panels of keys and values, rows of q, k, y and gy, two blocks of scores, a tile of gq, gk and gv. */
+static size_t NAME(backward_bytes)(const kiln_attention *a)
+{
+    int64_t keys = kiln_round_up(a->s, a->panel), elements = keys * (a->e + a->ev);
+    elements += (a->l + a->s) * a->e_wide + 2 * a->l * a->ev_wide + 2 * a->block * a->line;
+    elements += (a->tall + a->s) * a->e_wide + a->s * a->ev_wide;
+    return sizeof(REAL) * (size_t)elements;
+}
+
+static REAL *NAME(take)(REAL **free, int64_t count)
+{
+    *free += count;
+    return *free - count;
+}
+
+/* Copies sums to a dense result, unless they were made there; keys that nobody saw get zeros. */
+static void NAME(put_rows)(const REAL *from, int64_t from_row, REAL *to, int64_t width, int64_t seen, int64_t count)
+{
+    for (int64_t j = 0; j < seen && from != to; j++)
+        memcpy(to + j * width, from + j * from_row, (size_t)width * sizeof *to);
+    memset(to + seen * width, 0, (size_t)((count - seen) * width) * sizeof *to);
+}
+
+static void NAME(backward)(const kiln_attention *a, int64_t head, void *scratch)
+{
+    REAL *free = scratch;
+    const kiln_cpu_operand *in = a->c->in, *out = a->c->out;
+    REAL *gq = (REAL *)out[0].data + head * a->l * a->e, *gk = (REAL *)out[1].data + head * a->s * a->e;
+    REAL *gv = (REAL *)out[2].data + head * a->s * a->ev;
+    NAME(back) b = {.a = a, .e_row = a->e_wide, .ev_row = a->ev_wide};
+    b.keys = NAME(panels_of)(a, &in[1], head, &free);
+    b.values = NAME(panels_of)(a, &in[2], head, &free);
+    b.q = NAME(rows_of)(a, &in[0], head, &free);
+    b.k = NAME(rows_of)(a, &in[1], head, &free);
+    b.y = NAME(rows_of)(a, &in[3], head, &free);
+    b.gy = NAME(rows_of)(a, &in[5], head, &free);
+    b.lse = (const REAL *)in[4].data + kiln_attention_head(&in[4], in[4].ndim - 1, head);
+    b.lse_step = in[4].stride[in[4].ndim - 1];
+    if (a->c->nin > 6 && in[6].data) {
+        b.glse = (const REAL *)in[6].data + kiln_attention_head(&in[6], in[6].ndim - 1, head);
+        b.glse_step = in[6].stride[in[6].ndim - 1];
+    }
+    b.p = NAME(take)(&free, a->block * a->line);
+    b.d = NAME(take)(&free, a->block * a->line);
+    b.gq = NAME(take)(&free, a->tall * a->e_wide);
+    b.gk = a->e_wide == a->e ? gk : NAME(take)(&free, a->s * a->e_wide);
+    b.gv = a->ev_wide == a->ev ? gv : NAME(take)(&free, a->s * a->ev_wide);
+    for (int64_t row = 0; row < a->l; row += a->block) {
+        int64_t rows = NAME(least)(a->block, a->l - row), seen = kiln_attention_keys(a, row + rows);
+        for (int64_t i = 0; i < rows; i += a->tall)
+            NAME(back_tile)(&b, row + i, NAME(least)(a->tall, rows - i), i, seen, gq);
+        NAME(back_keys)(&b, row, rows, seen);
+    }
+    int64_t seen = a->l ? kiln_attention_keys(a, a->l) : 0;
+    NAME(put_rows)(b.gk, b.e_row, gk, a->e, seen, a->s);
+    NAME(put_rows)(b.gv, b.ev_row, gv, a->ev, seen, a->s);
+}
