@@ -1,5 +1,6 @@
-/* RNN, GRU and LSTM. For each layer and direction one product projects the inputs of all times; then a loop over time
- * does the rest. The loop of each kind is one function (`direction_fn`), so that a fused one can take its place. */
+/* RNN, GRU and LSTM. Each kind has one function that runs a layer in one direction (`direction_fn`). The LSTM's is an
+ * operation with kernels of its own; for the others one product projects the inputs of all times, then a loop over time
+ * does the rest. */
 #include <math.h>
 #include <stdio.h>
 #include "core/alloc.h"
@@ -60,17 +61,6 @@ static bool gru_cell(const recurrent *r, const weights *w, kiln_tensor *projecte
     return *h != NULL;
 }
 
-/* i, f, g, o = σ, σ, tanh, σ of the sums; c = f·c + i·g, h = o·tanh(c) */
-static bool lstm_cell(const recurrent *r, const weights *w, kiln_tensor *projected, kiln_tensor **h, kiln_tensor **c)
-{
-    kiln_tensor *gates = kiln_add(projected, kiln_linear(*h, w->hidden, NULL));
-    kiln_tensor *in = kiln_sigmoid(gate(r, gates, 0)), *forget = kiln_sigmoid(gate(r, gates, 1));
-    kiln_tensor *fresh = kiln_tanh(gate(r, gates, 2)), *out = kiln_sigmoid(gate(r, gates, 3));
-    *c = kiln_add(kiln_mul(forget, *c), kiln_mul(in, fresh));
-    *h = kiln_mul(out, kiln_tanh(*c));
-    return *h != NULL;
-}
-
 /* parts[i] = x at time i. By halves: the gradient of a slice fills a tensor of its operand's size, so that T slices of
  * the whole would cost T times its size on the way back, halves cost log T times. */
 static bool unstack(kiln_tensor *x, int dim, int64_t n, kiln_tensor **parts)
@@ -123,10 +113,15 @@ static kiln_tensor *gru_direction(const recurrent *r, const weights *w, kiln_ten
     return loop(r, w, project(w, x, false), reverse, gru_cell, h, c); /* a gate multiplies the hidden bias */
 }
 
+/* An operation of its own runs all times; it wants time first and knows the forward direction only. */
 static kiln_tensor *lstm_direction(const recurrent *r, const weights *w, kiln_tensor *x, bool reverse, kiln_tensor **h,
                                    kiln_tensor **c)
 {
-    return loop(r, w, project(w, x, true), reverse, lstm_cell, h, c);
+    x = r->time ? kiln_transpose(x, 0, 1) : x;
+    x = reverse ? kiln_flip(x, KILN_DIMS(0)) : x;
+    kiln_tensor *y = kiln_lstm(x, *h, *c, w->input, w->hidden, w->input_bias, w->hidden_bias, h, c);
+    y = reverse ? kiln_flip(y, KILN_DIMS(0)) : y;
+    return r->time ? kiln_transpose(y, 0, 1) : y;
 }
 
 /* ---- All layers ---- */

@@ -60,11 +60,12 @@ static bool layer_norm_rows_compose(kiln_call *c, kiln_tensor **out)
 static kiln_tensor *add_figures(kiln_grad_call *g, kiln_tensor *gx)
 {
     int n = (int)g->attrs->i[0];
-    kiln_tensor *x = g->in[0], *mean = beside_rows(g->out[1], n), *rstd = beside_rows(g->out[2], n);
+    kiln_tensor *x = g->in[0];
     double row = (double)kiln_count(n, x->shape + x->ndim - n);
     if (g->gout[1])
         gx = kiln_add(gx, kiln_div_scalar(beside_rows(g->gout[1], n), row));
     if (g->gout[2]) {
+        kiln_tensor *mean = beside_rows(g->out[1], n), *rstd = beside_rows(g->out[2], n);
         kiln_tensor *each = kiln_mul(beside_rows(g->gout[2], n), kiln_mul(rstd, kiln_square(rstd)));
         gx = kiln_sub(gx, kiln_mul(kiln_sub(x, mean), kiln_div_scalar(each, row)));
     }

@@ -2,7 +2,8 @@
 
 usage: python make_models.py > models.txt
 A block a model: its specification, ten losses (f32), then for each parameter, of a run in f64: the norm of its change, how far
-PyTorch's own f32 run is off it (the norm of the difference, and the largest one of an element), and a few elements of the change.
+rounding moves it (the norm of the difference, and the largest one of an element), and a few elements of the change. What rounding
+does is seen from PyTorch's own runs in f32: one from the given weights, four from weights whose last bit was disturbed.
 """
 import math
 import numpy as np
@@ -166,9 +167,14 @@ class Gpt2(nn.Module):
         return self.ln_f(self.h(self.wte(x) + self.wpe.weight[: x.shape[1]])) @ self.wte.weight.T
 
 
-def train(model, optimizer, lr, shape, steps, dtype):
+def train(model, optimizer, lr, shape, steps, dtype, disturb=0):
     """The losses, and by name how much each parameter has changed. shape: two sizes are tokens, four an image"""
     set_weights(model)
+    if disturb:
+        torch.manual_seed(disturb)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(1 + 2.0**-23 * torch.randint(-1, 2, p.shape))
     model = model.to(dtype)
     start = {n: p.detach().clone() for n, p in model.named_parameters()}
     o = {"adam": lambda p: torch.optim.Adam(p, lr=lr),
@@ -194,14 +200,16 @@ def train(model, optimizer, lr, shape, steps, dtype):
 def run(spec, make, optimizer, lr, shape, steps=10):
     losses, rough = train(make(), optimizer, lr, shape, steps, torch.float32)
     _, exact = train(make(), optimizer, lr, shape, steps, torch.float64)
+    runs = [rough] + [train(make(), optimizer, lr, shape, steps, torch.float32, 1 + k)[1] for k in range(4)]
     print("model", spec, optimizer, repr(lr), *shape)
     for loss in losses:
         print("loss", repr(loss))
     for name, change in exact.items():
-        off = change - rough[name]
+        off = [change - r[name] for r in runs]
+        noise, most = max(o.norm() for o in off), max(o.abs().max() for o in off)
         n = len(change)
         picks = [k * (n - 1) // (SAMPLES - 1) for k in range(SAMPLES)] if n >= SAMPLES else []
-        print("tensor", name, *(f"{v:.7g}" for v in (change.norm(), off.norm(), off.abs().max(), *(change[k] for k in picks))))
+        print("tensor", name, *(f"{v:.7g}" for v in (change.norm(), noise, most, *(change[k] for k in picks))))
 
 
 run("mlp", mlp, "adam", 1e-3, (16, 1, 28, 28))
