@@ -1,0 +1,58 @@
+/* The CUDA device from inside: what its files share. A plan becomes one CUDA graph: every kernel of the plan has a
+ * launcher that puts work on a stream while it is captured. Addresses are baked into a captured graph, so an exec keeps
+ * a few graphs, one for each set of addresses it has met; run-time scalars are written to device memory by the graph's
+ * first node, so they never need a new one. */
+#ifndef KILN_CUDA_CUDA_H
+#define KILN_CUDA_CUDA_H
+
+#include <pthread.h>
+#include "device/cuda/launch.h"
+#include "device/device.h"
+
+typedef struct kiln_cuda_flight { /* a run that may not be over yet */
+    uint64_t number;
+    kiln_run *run;
+    const kiln_plan *plan;
+} kiln_cuda_flight;
+
+typedef struct kiln_cuda_device {
+    int index;
+    cudaStream_t stream;
+    kiln_cuda_state *state;   /* on the device */
+    kiln_cuda_record *record; /* on the host */
+    kiln_cuda_record *mapped; /* the same, as kernels address it */
+    int multiprocessors;
+    int capability;            /* 90 for 9.0 */
+    pthread_mutex_t lock;      /* of everything below, and of the order of work on the stream */
+    uint64_t runs;             /* given so far */
+    kiln_cuda_flight *flights; /* oldest first */
+    int64_t nflights, flights_capacity;
+    bool lost;
+    struct kiln_cuda_lt *lt;       /* cuBLASLt, opened by matmul.c on first use */
+    struct kiln_cuda_dnn *dnn;     /* cuDNN, opened by conv.c on first use */
+    struct kiln_cuda_codegen *gen; /* compiled groups, opened by group.c on first use */
+} kiln_cuda_device;
+
+/* True when a call of the runtime went well; otherwise raises an error that names `what`. */
+bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what);
+
+/* Makes the device current for the calling thread. */
+bool kiln_cuda_enter(kiln_cuda_device *d);
+
+/* Groups: pointwise, or ended by a reduction, or fed by a product that lies at `head` (NULL: none), dense. */
+bool kiln_cuda_group_launch(const kiln_cuda_call *c, const kiln_group *g, const void *head);
+size_t kiln_cuda_group_workspace(const kiln_cuda_device *d, const kiln_group *g);
+
+/* Products, with or without a group behind them. */
+bool kiln_cuda_matmul_launch(const kiln_cuda_call *c);
+size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c);
+
+/* The address of an operand of a group. */
+static inline void *kiln_cuda_address(const kiln_cuda_call *c, const kiln_operand *o)
+{
+    return o->buffer < 0 ? NULL
+                         : (void *)(uintptr_t)(kiln_buffer_address(c->plan, c->binding, o->buffer) +
+                                               (uint64_t)o->offset * kiln_dtype_size((kiln_dtype)o->dtype));
+}
+
+#endif
