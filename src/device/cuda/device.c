@@ -4,7 +4,9 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/discover.h"
+#include "device/cuda/dnn.h"
 #include "device/cuda/exec.h"
+#include "device/cuda/lt.h"
 
 bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what)
 {
@@ -30,6 +32,8 @@ static void cuda_close(void *dev)
 {
     kiln_cuda_device *d = dev;
     if (cudaSetDevice(d->index) == cudaSuccess) {
+        kiln_cuda_lt_close(d);
+        kiln_cuda_dnn_close(d);
         if (d->stream)
             cudaStreamDestroy(d->stream);
         cudaFree(d->state);

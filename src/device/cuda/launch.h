@@ -60,7 +60,7 @@ typedef struct kiln_cuda_call {
     int nints, nfloats;
     const double *floats;  /* in device memory: only kernels may read them */
     const double *scalars; /* the plan's, likewise: what kiln_instr.scalars counts from */
-    void *workspace;       /* 256-byte aligned, of the size the workspace function asked for; NULL for 0 */
+    void *workspace;       /* 64-byte aligned, of the size the workspace function asked for; NULL for 0 */
     kiln_cuda_fault fault;
     const int32_t *stop; /* not NULL where the kernel writes to a slot: it must write nothing while *stop is not 0 */
     int multiprocessors; /* of the device: for grids whose size does not change results */
