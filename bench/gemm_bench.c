@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/parallel.h"
 #include "device/cpu/gemm.h"
 
@@ -70,13 +70,6 @@ typedef struct buffers {
     float *a, *b, *c[LIBRARIES];
     void *workspace;
 } buffers;
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static bool linked(int library)
 {
@@ -155,13 +148,13 @@ static void measure(const product *t, double best[LIBRARIES])
             double start = 0;
             for (int i = -1; i < calls; i++) { /* the first call warms the caches */
                 if (i == 0)
-                    start = seconds();
+                    start = kiln_seconds();
                 if (library == KILN)
                     kiln_gemm_run(&g, x.workspace);
                 else
                     run_peer(library, t, &x);
             }
-            best[library] = fmin(best[library], (seconds() - start) / calls);
+            best[library] = fmin(best[library], (kiln_seconds() - start) / calls);
         }
     }
     for (int i = 0; i < LIBRARIES; i++)

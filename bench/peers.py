@@ -1,5 +1,4 @@
-"""What PyTorch and JAX take for the work of mlp_bench.c, lenet_bench.c and gpt2_bench.c, on the same number of threads. One JSON
-object a line.
+"""What PyTorch and JAX take for the work of step_bench.c, on the same number of threads. One JSON object a line.
 
 usage: OMP_NUM_THREADS=2 python3 peers.py [mlp] [lenet] [gpt2] [lstm]
 A step is zero_grad, forward, cross-entropy, backward, Adam. Median of five rounds of 0.8 s, after ten steps to warm up.
@@ -169,13 +168,14 @@ def lstm(vocabulary=256, embedding=64, hidden=256, steps=64, sequences=32):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.tokens, self.lstm = nn.Embedding(vocabulary, embedding), nn.LSTM(embedding, hidden)
+            self.tokens = nn.Embedding(vocabulary, embedding)
+            self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
             self.head = nn.Linear(hidden, vocabulary)
 
         def forward(self, i):
             return self.head(self.lstm(self.tokens(i))[0])
 
-    train_tokens("lstm", "32x64", Net(), torch.randint(0, vocabulary, (steps, sequences)))
+    train_tokens("lstm", "32x64", Net(), torch.randint(0, vocabulary, (sequences, steps)))
 
 
 PEERS = {"mlp": lambda: images(torch_mlp, jax_mlp), "lenet": lambda: images(torch_lenet), "gpt2": gpt2, "lstm": lstm}

@@ -9,14 +9,12 @@ results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 echo "threads: $OMP_NUM_THREADS"
 python=${KILN_PEERS_PYTHON:-python3}
-"$bin/kiln_bench_mlp" costs
+"$bin/kiln_bench_costs"
 for round in 1 2 3 4 5; do # in turn, since a machine's speed may change; the best round of each counts
-    for work in mlp lenet; do
-        "$bin/kiln_bench_$work" $work | tee -a "$results"
+    for work in mlp lenet gpt2 lstm; do
+        "$bin/kiln_bench_step" $work | tee -a "$results"
         "$python" "$here/peers.py" $work 2>/dev/null | tee -a "$results" || true
     done
-    "$bin/kiln_bench_gpt2" | tee -a "$results"
-    "$python" "$here/peers.py" gpt2 lstm 2>/dev/null | tee -a "$results" || true
     "$bin/kiln_bench_epoch" | tee -a "$results"
     "$python" "$here/epoch_peer.py" 2>/dev/null | tee -a "$results" || true
 done

@@ -36,11 +36,23 @@ typedef struct model_entry {
     kiln_module *(*build)(model_options o);
     bool tokens; /* takes i64 tokens instead of images */
     kiln_loss loss;
+    const char *options; /* those of model_options it looks at, with blanks between them */
 } model_entry;
 extern const model_entry model_table[]; /* ends with a NULL name */
 
 /* "gpt2:layers=4,embed=128,heads=4,context=128": the entry, and `options` with what the text sets on top of what they
  * hold. NULL when it names none; `why` then says what is wrong with it, with the nearest name or key. */
 const model_entry *model_find(const char *text, model_options *options, char *why, size_t why_size);
+
+/* Whether it looks at that option ("dropout"). */
+bool model_has_option(const model_entry *e, const char *name);
+
+/* Whether such a model can be built: sizes that fit each other and are no mistake. Otherwise `why` says what is wrong.
+ */
+bool model_check(const model_entry *e, const model_options *options, char *why, size_t why_size);
+
+/* For suggestions: how many letters must be put in, left out, replaced or swapped with the next one to make b of the
+ * word a of n letters. */
+int model_distance(const char *a, size_t n, const char *b);
 
 #endif

@@ -195,7 +195,7 @@ static void test_odd_states(void **state)
     kiln_ema *ema = kiln_ema_new(m, 0.5);
     c.ema = ema;
     assert_false(kiln_checkpoint_load(files_folder, &c));
-    expect_error(KILN_E_FORMAT, "checkpoint", "without ema.safetensors");
+    expect_error(KILN_E_FORMAT, "checkpoint", "there is no ema.safetensors");
     kiln_ema_free(ema);
     kiln_schedule_free(plateau);
     kiln_optim_free(sgd);

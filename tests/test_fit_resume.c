@@ -1,6 +1,8 @@
 /* Checkpoints of kiln_fit: a run that is stopped and resumed, in the middle of an epoch, with other threads and
  * workers, equals the one that was not, to the bit: weights, averages, history, log. */
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <unistd.h>
 #include "core/alloc.h"
 #include "support/core.h"
@@ -457,11 +459,22 @@ static void test_refused(void **state)
     p.accumulate = 2;
     go(&r, p);
     expect_error(KILN_E_STATE, "fit", "accumulate was 1");
+    int other = open(p.folder, O_RDONLY | O_DIRECTORY); /* another run, as far as locks can tell */
+    assert_int_equal(flock(other, LOCK_EX | LOCK_NB), 0);
+    p.accumulate = 1;
+    go(&r, p);
+    expect_error(KILN_E_IO, "fit", "another run is at work");
+    close(other);
     end(&r);
     begin(&r, 1);
     p.folder = "/proc/no/such";
     go(&r, p);
     expect_error(KILN_E_IO, "fit", "/proc/no/such");
+    p.folder = NULL;
+    p.resume = false;
+    p.log = in_folder("no/log.jsonl");
+    go(&r, p);
+    expect_error(KILN_E_MISSING, "fit", "no/log.jsonl cannot be opened: No such file");
     end(&r);
 }
 

@@ -212,6 +212,36 @@ static void names_and_options(void **state)
     assert_null(model_find("gpt2:layers", &o, why, sizeof why));
     assert_null(model_find("gpt2:dropout=1", &o, why, sizeof why));
     assert_null(model_find("", &o, why, sizeof why));
+    assert_null(model_find("resnet", &o, why, sizeof why));
+    assert_non_null(strstr(why, "did you mean 'resnet18'"));
+    assert_null(model_find("mlp:layers=3", &o, why, sizeof why)); /* it would have no effect */
+    assert_non_null(strstr(why, "mlp has no option 'layers'; it has: channels height width classes dropout"));
+}
+
+/* Sizes that cannot be, told before anything is built. */
+static void sizes(void **state)
+{
+    (void)state;
+    const struct {
+        const char *model, *why;
+    } wrong[] = {{"gpt2:embed=100,heads=3", "multiple"},
+                 {"gpt2:layers=1001", "too large"},
+                 {"char-lstm:hidden=1000001", "too large"},
+                 {"vit-tiny:heads=5", "multiple"},
+                 {"vit-tiny:patch=33,height=32,width=64", "patches are 33x33"},
+                 {"lenet:width=11", "smallest are 12x12"},
+                 {"mlp:channels=1000000000,height=1000000000,width=1000000000", "too large"}};
+    char why[200];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        model_options o = {0};
+        const model_entry *e = model_find(wrong[i].model, &o, why, sizeof why);
+        assert_non_null(e);
+        assert_false(model_check(e, &o, why, sizeof why));
+        if (!strstr(why, wrong[i].why))
+            fail_msg("%s: %s", wrong[i].model, why);
+    }
+    for (const model_entry *e = model_table; e->name; e++)
+        assert_true(model_check(e, &(model_options){0}, why, sizeof why));
 }
 
 /* Every model of the table makes outputs of the right shape; nothing runs. */
@@ -257,7 +287,7 @@ static void published_sizes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {core_test(golden_runs), core_test(names_and_options), core_test(shapes),
-                                       core_test(published_sizes)};
+    const struct CMUnitTest tests[] = {core_test(golden_runs), core_test(names_and_options), core_test(sizes),
+                                       core_test(shapes), core_test(published_sizes)};
     return CORE_MAIN(tests);
 }

@@ -140,6 +140,9 @@ static void test_bad_options(void **state)
     assert_null(kiln_optim_new("adan", p, (kiln_optim_options){0}));
     assert_non_null(strstr(kiln_last_error()->hint, "did you mean \"adam\""));
     expect_error(KILN_E_ARGUMENT, "optim", "adan");
+    assert_null(kiln_optim_new("AdmaW", p, (kiln_optim_options){0}));
+    assert_non_null(strstr(kiln_last_error()->hint, "did you mean \"adamw\""));
+    expect_error(KILN_E_ARGUMENT, "optim", "AdmaW");
     assert_null(kiln_optim_new("gradient descent by hand, and a long name at that", p, (kiln_optim_options){0}));
     assert_non_null(strstr(kiln_last_error()->hint, "there are: sgd, adam, adamw, rmsprop, adagrad, lion"));
     expect_error(KILN_E_ARGUMENT, "optim", "gradient descent");

@@ -532,7 +532,7 @@ static void test_describe_is_what_runs(void **state)
         kiln_step {                                                                                                    \
             kiln_tensor *x = core_data(1, KILN_SHAPE(6, 6));                                                           \
             kiln_tensor *w = core_data(2, KILN_SHAPE(6, 6)), *b = core_data(3, KILN_SHAPE(6));                         \
-            (void)w, (void)b;                                                                                          \
+            (void)x, (void)w, (void)b;                                                                                 \
             kept_ = kiln_keep(__VA_ARGS__);                                                                            \
         }                                                                                                              \
         if (last_plan().kernels != (n))                                                                                \
@@ -551,6 +551,32 @@ static kiln_tensor *with_common(kiln_tensor *x)
 {
     kiln_tensor *a = kiln_matmul(kiln_cast(x, KILN_F64), kiln_cast(x, KILN_F64));
     return kiln_add(a, kiln_matmul(kiln_cast(x, KILN_F64), kiln_cast(x, KILN_F64)));
+}
+
+/* A step can be looked at and forgotten: nothing of it ran. */
+static void test_discard(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    kiln_plan_info info;
+    kiln_tensor *w = kiln_keep(kiln_of_f32(((float[]){1, 2, 3}), 3)), *kept = NULL;
+    kiln_requires_grad(w, true);
+    kiln_step {
+        kiln_backward(kiln_sum_all(kept = kiln_keep(kiln_square(w))));
+        kiln_no_grad
+            kiln_assign(w, kiln_sub(w, kiln_grad_of(w)));
+        assert_true(kiln_plan_pending(&info));
+        assert_true(info.nodes > 0 && info.kernels > 0 && info.peak_bytes > 0);
+        kiln_discard();
+    }
+    assert_f32(w, 1, 2, 3);
+    assert_null(kiln_grad_of(w));
+    assert_false(kiln_read(kept, (float[3]){0}, 12));
+    expect_error(KILN_E_STATE, NULL, "discarded");
+    assert_false(kiln_plan_pending(&info));
+    expect_error(KILN_E_STATE, "plan_pending", "nothing is pending");
+    kiln_release(kept);
+    kiln_release(w);
 }
 
 static void test_fusion(void **state)
@@ -602,6 +628,33 @@ static void test_update_is_one_kernel(void **state)
     }
 }
 
+/* What has no elements gets its storage, but no kernel, and does not stand in the way of others. */
+static void test_empty_results(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    kiln_scope {
+        kiln_tensor *p = core_data(1, KILN_SHAPE(100)), *e = kiln_zeros(KILN_SHAPE(0), KILN_F32), *receipt = NULL;
+        assert_true(kiln_eval());
+        for (int i = 0; i < 3; i++) {
+            kiln_step {
+                kiln_tensor *none = kiln_mul_scalar(kiln_zeros(KILN_SHAPE(3, 0), KILN_F32), 2);
+                kiln_assign(e, kiln_add_scalar(e, 1));
+                receipt = kiln_keep(kiln_exp(none));
+                kiln_assign(p, kiln_sub(p, kiln_mul_scalar(p, 0.1)));
+            }
+            assert_int_equal(last_plan().kernels, 1); /* the update, which is still in place */
+            assert_int_equal(kiln_numel(receipt), 0);
+            assert_non_null(core_f32(receipt));
+            kiln_release(receipt);
+        }
+    }
+    assert_kernels(0, kiln_matmul(kiln_zeros(KILN_SHAPE(0, 6), KILN_F32), w));
+    assert_kernels(1, kiln_sum_all(kiln_exp(kiln_zeros(KILN_SHAPE(0, 6), KILN_F32))));
+    kiln_scope
+        assert_f32(kiln_sum(kiln_cumsum(kiln_zeros(KILN_SHAPE(0, 2), KILN_F32), 1), KILN_DIMS(0), false), 0, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -621,9 +674,11 @@ int main(void)
         core_test(test_peak),
         core_test(test_describe),
         core_test(test_describe_is_what_runs),
+        core_test(test_discard),
         core_test(test_fusion),
         core_test(test_one_cast),
         core_test(test_update_is_one_kernel),
+        core_test(test_empty_results),
     };
     return CORE_MAIN(tests);
 }

@@ -12,16 +12,24 @@ extern "C" {
  * FLOP and bytes. The text is freed with kiln_string_free; NULL with an error. Nothing runs. */
 KILN_API char *kiln_plan_describe(void);
 
-/* Figures of the plan that ran last in this thread. */
+/* Figures of a plan. */
 typedef struct kiln_plan_info {
-    int64_t nodes, kernels; /* recorded operations; launches after fusion */
-    int64_t arena_bytes;    /* scratch memory: activations, gradients, workspace */
-    int64_t output_bytes;   /* memory of results that outlive the step */
-    int64_t peak_bytes;     /* all the step adds to what was in use before it */
-    int64_t flops, bytes;   /* arithmetic, and memory moved by the kernels */
-    bool replayed;          /* found in the cache */
+    int64_t nodes, kernels;                   /* recorded operations; launches after fusion */
+    int64_t arena_bytes;                      /* scratch memory: activations, gradients, workspace */
+    int64_t output_bytes;                     /* memory of results that outlive the step */
+    int64_t peak_bytes;                       /* all the step adds to what was in use before it */
+    int64_t gradient_bytes, activation_bytes; /* all of them, also where they share memory one after the other */
+    int64_t flops, bytes;                     /* arithmetic, and memory moved by the kernels */
+    bool replayed;                            /* found in the cache */
 } kiln_plan_info;
-KILN_API bool kiln_plan_last(kiln_plan_info *info);
+KILN_API bool kiln_plan_last(kiln_plan_info *info); /* of the plan that ran last in this thread */
+
+/* Of what this thread has recorded and not run yet; nothing runs. False with an error. */
+KILN_API bool kiln_plan_pending(kiln_plan_info *info);
+
+/* Forgets what this thread has recorded and not run yet: tensors that were assigned to keep the values they had,
+ * results never get one. To look at a step without running it. */
+KILN_API void kiln_discard(void);
 
 /* How many plans this process keeps at most (256 at first), and counters. */
 typedef struct kiln_plan_cache {

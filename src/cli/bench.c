@@ -15,7 +15,7 @@ static const option options[] = {
     OPTION_MEM_LIMIT,
     {0}};
 
-enum { MOST_STEPS = 1 << 16, MOST_BATCHES = 16 };
+enum { MOST_STEPS = 1 << 16 };
 
 static int by_size(const void *a, const void *b)
 {
@@ -97,8 +97,8 @@ static int bench_batch(network *n, const char *optim, int64_t batch, double seco
 
 static int bench_all(const arguments *a, network *n, kiln_device device)
 {
-    int64_t batches[MOST_BATCHES] = {32, 128, 512};
-    int count = given(a, "batch") ? counts_of(a, "batch", batches, MOST_BATCHES) : n->tokens ? 1 : 3, code = 0;
+    int64_t batches[MAX_COUNTS] = {32, 128, 512};
+    int count = given(a, "batch") ? counts_of(a, "batch", batches) : n->tokens ? 1 : 3, code = 0;
     const char *optim = text_of(a, "optim", "adam");
     double peak = measure_peak(device);
     printf("%s, %s parameters, %s, on %s with %d threads; products reach %.0f GFLOP/s here\n\n", n->name,

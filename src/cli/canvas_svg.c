@@ -23,18 +23,19 @@ static void put_class(FILE *out, ink colour)
         fprintf(out, "s%d", (int)(colour - INK_SERIES) % INK_COLOURS);
 }
 
+/* XML allows no control characters and nothing that is not UTF-8. */
 static void put_text(FILE *out, const char *text)
 {
-    for (; *text; text++)
+    for (int n; *text; text += n ? n : 1) {
+        n = shown_bytes(text);
         switch (*text) {
         case '<': fputs("&lt;", out); break;
         case '>': fputs("&gt;", out); break;
         case '&': fputs("&amp;", out); break;
         case '"': fputs("&quot;", out); break;
-        default:
-            if ((unsigned char)*text >= ' ')
-                fputc(*text, out);
+        default: fprintf(out, "%.*s", n ? n : 3, n ? text : "\xef\xbf\xbd"); /* U+FFFD, "replaced" */
         }
+    }
 }
 
 static void svg_line(canvas *c, int n, const double *xy, ink colour, double width, double opacity)

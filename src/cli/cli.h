@@ -14,7 +14,7 @@
 #define KILN_VERSION "0.1.0"
 #endif
 
-enum { EXIT_INTERRUPTED = 130, MAX_OPTIONS = 40 };
+enum { EXIT_INTERRUPTED = 130, MAX_OPTIONS = 40, MAX_COUNTS = 16 };
 
 /* ---- Commands and options: one table a command drives parsing, --help and completion ---- */
 
@@ -22,7 +22,7 @@ typedef enum option_kind {
     OPTION_FLAG,   /* takes no value */
     OPTION_COUNT,  /* a whole number, min … max */
     OPTION_NUMBER, /* a number, min … max */
-    OPTION_COUNTS, /* whole numbers with commas between them */
+    OPTION_COUNTS, /* whole numbers with commas between them, MAX_COUNTS at most */
     OPTION_SIZE,   /* bytes: 800000, 512M, 2G */
     OPTION_WORD,   /* one of `words`, or one of them and ":…" */
     OPTION_TEXT    /* any text */
@@ -70,13 +70,14 @@ extern const command *const commands[]; /* ends with NULL; hidden ones (about NU
 int arguments_parse(arguments *a, const command *c, int argc, char **argv);
 void command_help(const command *c, FILE *out);
 
-/* Values of options by name; the name must be in the command's table. */
+/* Options and their values by name; the name must be in the command's table. */
+const option *option_named(const arguments *a, const char *name);
 bool given(const arguments *a, const char *name);
 const char *text_of(const arguments *a, const char *name, const char *otherwise);
 int64_t count_of(const arguments *a, const char *name, int64_t otherwise);
 double number_of(const arguments *a, const char *name, double otherwise);
 uint64_t size_of(const arguments *a, const char *name, uint64_t otherwise);
-int counts_of(const arguments *a, const char *name, int64_t *out, int max); /* how many */
+int counts_of(const arguments *a, const char *name, int64_t out[MAX_COUNTS]); /* how many */
 void arguments_set(arguments *a, const char *name, const char *value); /* as if it had been given; keeps the pointer */
 
 /* Numbers, strictly: the whole text must be one. */
@@ -98,6 +99,8 @@ int fail_kiln(void); /* the library's error; returns the exit code that fits it 
 void say_notices(void);
 bool colour_on(FILE *stream); /* a terminal that wants colours */
 
+/* After a write to stdout failed, with its errno: says so, and returns EX_IOERR; 0 where nobody wanted the output. */
+int fail_output(int why);
 /* Checks at the very end that all output was written; returns `code`, or EX_IOERR. */
 int finish_output(int code);
 
@@ -113,6 +116,11 @@ const char *show_size(uint64_t bytes);               /* "1.5 MiB" */
 const char *show_count(int64_t n);                   /* "60,000" */
 const char *show_seconds(double seconds);            /* "12.3 s", "4 min 10 s" */
 const char *show_shape(int n, const int64_t *shape); /* "1x28x28" */
+
+/* Bytes of the character of UTF-8 at `text`; 0 for what is none, and for control characters, which could move the
+ * cursor of a terminal about: names in files are written by others. */
+int shown_bytes(const char *text);
+void put_shown(FILE *out, const char *text); /* such bytes as \x1b */
 
 bool path_exists(const char *path);
 bool path_is_folder(const char *path);

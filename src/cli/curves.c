@@ -26,6 +26,12 @@ typedef struct row {
 } row;
 static const row nothing = {NAN, NAN, NAN, NAN, NAN, NAN};
 
+/* Numbers so large that they leave no room for others are as good as none. */
+static double drawable(double value)
+{
+    return fabs(value) < 1e100 ? value : NAN;
+}
+
 static double *field_of(row *r, const char *name)
 {
     const struct {
@@ -86,7 +92,7 @@ static int read_line(curves *c, curves *epochs, const char *line, const char *pa
     {
         double *field = field_of(&r, key);
         if (field && json_is_number(value))
-            *field = json_number_value(value);
+            *field = drawable(json_number_value(value));
     }
     if (!run)
         add_row(c, epochs, &r);
@@ -145,6 +151,8 @@ static int read_csv(curves *c, curves *epochs, char *text, const char *path)
             double *field = field_of(&r, names[i]);
             if (field && *cells[i] && !parse_number(cells[i], field))
                 return fail(EX_DATAERR, "%s: line %d: \"%s\" is no number (%s)", path, number, cells[i], names[i]);
+            if (field)
+                *field = drawable(*field);
         }
         if (n != columns)
             return fail(EX_DATAERR, "%s: line %d has %d columns instead of %d", path, number, n, columns);

@@ -92,9 +92,11 @@ static void say_confusion(const kiln_result *r)
 
 /* ---- All in all ---- */
 
-static void say_result(const network *n, const kiln_result *r)
+static void say_result(const network *n, const source *data, const kiln_result *r)
 {
-    printf("%-12s%s\n", "samples", show_count(r->samples));
+    printf("%-12s", "data");
+    put_shown(stdout, data->origin);
+    printf("\n%-12s%s\n", "samples", show_count(r->samples));
     printf("%-12s%.4f%s\n", "loss", r->loss, n->tokens ? " nats a byte" : "");
     if (!isnan(r->perplexity))
         printf("%-12s%.3f\n", "perplexity", r->perplexity);
@@ -124,8 +126,12 @@ static int look(const arguments *a, const network *n, const source *data)
                                   .loss = n->loss, .metrics = metrics, .workers = (int)count_of(a, "workers", 1),
                                   .limit = count_of(a, "limit", 0), .progress = show ? stderr : NULL);
     int code = kiln_ok() ? 0 : fail_kiln();
+    if (!code && !isfinite(r.loss)) {
+        code = fail(EX_DATAERR, "%s: the loss is %s", data->origin, isnan(r.loss) ? "not a number" : "infinite");
+        hint("these weights are too large for the data, as after training with too high a learning rate");
+    }
     if (!code) {
-        say_result(n, &r);
+        say_result(n, data, &r);
         if (r.confusion)
             say_confusion(&r);
     }

@@ -1,6 +1,7 @@
 /* kiln generate: text from a network that was trained on text. The network always gets a window of the same length, so
  * that its plan is made once; since it sees only what stands before a place, what stands after the last byte does not
  * matter. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +121,7 @@ static int write_text(writer *w, const char *prompt, int64_t length)
         take_byte(w, byte);
         putchar(byte);
         if (fflush(stdout) != 0)
-            return 0; /* told by finish_output */
+            return fail_output(errno);
     }
     putchar('\n');
     return 0;

@@ -109,6 +109,32 @@ const char *show_shape(int n, const int64_t *shape)
     return text;
 }
 
+int shown_bytes(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    if (c[0] < 0x80)
+        return c[0] >= ' ' && c[0] != 0x7f;
+    int n = c[0] >= 0xc2 && c[0] < 0xe0 ? 2 : c[0] >= 0xe0 && c[0] < 0xf0 ? 3 : c[0] >= 0xf0 && c[0] < 0xf5 ? 4 : 0;
+    for (int i = 1; i < n; i++)
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+    bool control = c[0] == 0xc2 && c[1] < 0xa0, surrogate = c[0] == 0xed && c[1] >= 0xa0;
+    bool too_long = (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xf0 && c[1] < 0x90);
+    return control || surrogate || too_long || (c[0] == 0xf4 && c[1] >= 0x90) ? 0 : n;
+}
+
+void put_shown(FILE *out, const char *text)
+{
+    while (*text) {
+        int n = shown_bytes(text);
+        if (n)
+            fwrite(text, 1, (size_t)n, out);
+        else
+            fprintf(out, "\\x%02x", (unsigned char)*text);
+        text += n ? n : 1;
+    }
+}
+
 /* ---- Files ---- */
 
 bool path_exists(const char *path)
@@ -146,12 +172,13 @@ char *read_text(const char *path, size_t limit, int *code)
     } while (used <= limit);
     bool bad = ferror(in);
     fclose(in);
-    if (bad || used > limit) {
-        free(text);
-        *code = bad ? fail(EX_IOERR, "%s: cannot be read", path)
-                    : fail(EX_DATAERR, "%s: larger than %s", path, show_size(limit));
-        return NULL;
-    }
     text[used] = '\0';
-    return text;
+    size_t length = strlen(text);
+    if (!bad && used <= limit && length == used)
+        return text;
+    free(text);
+    *code = bad            ? fail(EX_IOERR, "%s: cannot be read", path)
+            : used > limit ? fail(EX_DATAERR, "%s: larger than %s", path, show_size(limit))
+                           : fail(EX_DATAERR, "%s: byte %zu is zero: this is no text", path, length);
+    return NULL;
 }

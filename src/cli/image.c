@@ -17,6 +17,11 @@ static unsigned char *read_grey(const char *path, int64_t *height, int64_t *widt
         *code = fail(EX_NOINPUT, "%s: %s", path, strerror(errno));
         return NULL;
     }
+    if (path_is_folder(path)) {
+        fclose(in);
+        *code = fail(EX_DATAERR, "%s is a folder, not a picture", path);
+        return NULL;
+    }
     unsigned char *grey = NULL;
     png_color white = {255, 255, 255};
     bool begun = png_image_begin_read_from_stdio(&image, in);
@@ -30,9 +35,10 @@ static unsigned char *read_grey(const char *path, int64_t *height, int64_t *widt
         *width = image.width;
         begun = png_image_finish_read(&image, &white, grey, 0, NULL);
     }
+    long offset = ftell(in);
     fclose(in);
     if (!begun) {
-        *code = fail(EX_DATAERR, "%s: not a PNG file that can be read: %s", path, image.message);
+        *code = fail(EX_DATAERR, "%s: not a PNG file that can be read, by byte %ld: %s", path, offset, image.message);
         png_image_free(&image);
         free(grey);
         return NULL;

@@ -80,18 +80,30 @@ static int name_width(const kiln_safetensors *file)
     return widest > 60 ? 60 : (int)widest;
 }
 
+static void say_line(const char *text, size_t length)
+{
+    char *line = must_format("%.*s", (int)length, text);
+    put_shown(stdout, line);
+    putchar('\n');
+    free(line);
+}
+
 static void say_metadata(const kiln_safetensors *file)
 {
     for (int i = 0; i < kiln_safetensors_metas(file); i++) {
         kiln_meta m = kiln_safetensors_meta_at(file, i);
+        put_shown(stdout, m.key);
         if (!strchr(m.value, '\n')) {
-            printf("%-12s %s\n", m.key, m.value);
+            printf("%*s", strlen(m.key) < 12 ? (int)(13 - strlen(m.key)) : 1, "");
+            say_line(m.value, strlen(m.value));
             continue;
         }
-        printf("%s\n    ", m.key); /* a model file: set in, line by line */
-        for (const char *c = m.value; *c; c++)
-            fputs(*c == '\n' ? (c[1] ? "\n    " : "") : (char[]){*c, '\0'}, stdout);
-        putchar('\n');
+        putchar('\n'); /* a model file: set in, line by line */
+        for (const char *line = m.value, *end; *line; line = end + (*end == '\n')) {
+            end = line + strcspn(line, "\n");
+            printf("    ");
+            say_line(line, (size_t)(end - line));
+        }
     }
 }
 
@@ -112,8 +124,11 @@ static int say_file(const char *path, bool stats)
         int64_t n = 1;
         for (int d = 0; d < t->ndim; d++)
             n *= t->shape[d];
-        printf("%-*s  %-5s %-18s %10s", width, t->name, t->dtype_name, show_shape(t->ndim, t->shape),
-               show_size(t->bytes));
+        put_shown(stdout, t->name);
+        printf("%*s  ", strlen(t->name) < (size_t)width ? width - (int)strlen(t->name) : 0, "");
+        put_shown(stdout, t->dtype_name);
+        printf("%*s %-18s %10s", strlen(t->dtype_name) < 5 ? 5 - (int)strlen(t->dtype_name) : 0, "",
+               show_shape(t->ndim, t->shape), show_size(t->bytes));
         code = stats ? say_figures(file, i) : 0;
         putchar('\n');
         bytes += t->bytes;

@@ -1,7 +1,9 @@
 /* The kiln command: finds the subcommand and runs it. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "cli/cli.h"
 
 const command *const commands[] = {&command_train,
@@ -93,7 +95,20 @@ static int run(int argc, char **argv)
     return code < 0 ? EX_OK : code;
 }
 
+/* A standard stream that is closed would be given to the next file that is opened: words for people would end up in
+ * weights or logs. What takes its place cannot be written to (stdin: read), as if it were still closed. */
+static void hold_streams(void)
+{
+    for (int fd = open("/dev/null", O_RDONLY); fd >= 0; fd = open("/dev/null", O_RDONLY))
+        if (fd > STDERR_FILENO) {
+            close(fd);
+            break;
+        }
+}
+
 int main(int argc, char **argv)
 {
+    hold_streams();
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow any more (ulimit -f) is an error that can be told */
     return finish_output(run(argc, argv));
 }

@@ -7,11 +7,6 @@ enum { MODEL_FILE_LIMIT = 1 << 20, BYTES = 256, TEXT_LENGTH = 128 };
 
 /* ---- Choosing ---- */
 
-static bool is_model_text(const char *text)
-{
-    return strchr(text, '\n') != NULL;
-}
-
 static bool is_model_path(const char *text)
 {
     size_t n = strlen(text);
@@ -33,29 +28,46 @@ static int choose_file(network *n, const char *text, const char *name)
     return 0;
 }
 
+static bool choose_entry(network *n, const char *text, char *why, size_t size)
+{
+    n->entry = model_find(text, &n->options, why, size);
+    if (!n->entry)
+        return false;
+    snprintf(n->name, sizeof n->name, "%s", n->entry->name);
+    n->tokens = n->entry->tokens;
+    n->loss = n->entry->loss;
+    return true;
+}
+
 int network_choose(network *n, const char *text)
 {
+    char why[256];
     *n = (network){0};
-    if (is_model_text(text)) {
-        n->text = must_format("%s", text);
-        return choose_file(n, text, "the run's model");
-    }
     if (is_model_path(text)) {
         int code = 0;
         n->text = read_text(text, MODEL_FILE_LIMIT, &code);
         return n->text ? choose_file(n, n->text, text) : code;
     }
+    if (choose_entry(n, text, why, sizeof why))
+        return 0;
+    fail(EX_USAGE, "--model %s: %s", text, why);
+    hint("kiln train --help lists the models; a model file's name ends in .yaml");
+    return EX_USAGE;
+}
+
+int network_choose_kept(network *n, const char *text, const char *path)
+{
     char why[256];
-    n->entry = model_find(text, &n->options, why, sizeof why);
-    if (!n->entry) {
-        fail(EX_USAGE, "--model %s: %s", text, why);
-        hint("kiln train --help lists the models; a model file's name ends in .yaml");
-        return EX_USAGE;
+    *n = (network){.kept = true};
+    if (strchr(text, '\n')) {
+        n->text = must_format("%s", text);
+        return choose_file(n, text, "the run's model");
     }
-    snprintf(n->name, sizeof n->name, "%s", n->entry->name);
-    n->tokens = n->entry->tokens;
-    n->loss = n->entry->loss;
-    return 0;
+    if (choose_entry(n, text, why, sizeof why))
+        return 0;
+    fail(EX_DATAERR, "%s: the model it says it is of, %s: %s", path, text, why);
+    hint("the file was changed, or is of another version of kiln; --model says which model it is");
+    return EX_DATAERR;
 }
 
 /* ---- Sizes ---- */
@@ -109,22 +121,14 @@ static char *options_text(const network *n)
     const struct {
         const char *key;
         int64_t value;
-    } sizes[] = {{"channels", n->tokens ? 0 : o->channels},
-                 {"height", n->tokens ? 0 : o->height},
-                 {"width", n->tokens ? 0 : o->width},
-                 {"classes", n->tokens ? 0 : o->classes},
-                 {"vocabulary", o->vocabulary},
-                 {"context", o->context},
-                 {"layers", o->layers},
-                 {"heads", o->heads},
-                 {"embed", o->embed},
-                 {"hidden", o->hidden},
-                 {"patch", o->patch}};
+    } sizes[] = {{"channels", o->channels},     {"height", o->height},   {"width", o->width},   {"classes", o->classes},
+                 {"vocabulary", o->vocabulary}, {"context", o->context}, {"layers", o->layers}, {"heads", o->heads},
+                 {"embed", o->embed},           {"hidden", o->hidden},   {"patch", o->patch}};
     char text[512];
     int used = snprintf(text, sizeof text, "%s", n->name);
     char before = ':';
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value) {
+        if (sizes[i].value && model_has_option(n->entry, sizes[i].key)) {
             used += snprintf(text + used, sizeof text - (size_t)used, "%c%s=%lld", before, sizes[i].key,
                              (long long)sizes[i].value);
             before = ',';
@@ -134,11 +138,14 @@ static char *options_text(const network *n)
     return must_format("%s", text);
 }
 
-static void build_entry(network *n, const kiln_data_info *data)
+static int build_entry(network *n, const kiln_data_info *data)
 {
+    char why[256];
     if (data)
         sizes_from_data(&n->options, data);
     sizes_by_default(n);
+    if (!model_check(n->entry, &n->options, why, sizeof why))
+        return fail(n->kept ? EX_DATAERR : EX_USAGE, "the model %s: %s", n->name, why);
     const model_options *o = &n->options;
     n->dtype = n->tokens ? KILN_I64 : KILN_F32;
     n->ndim = n->tokens ? 1 : 3;
@@ -148,6 +155,7 @@ static void build_entry(network *n, const kiln_data_info *data)
     free(n->text);
     n->text = options_text(n);
     n->module = n->entry->build(n->options);
+    return n->module ? 0 : fail_kiln();
 }
 
 /* ---- Do they fit? ---- */
@@ -185,8 +193,11 @@ static int check_input(const network *n, const kiln_data_info *data)
         theirs *= data->x.shape[d];
     if (n->tokens || same || (n->entry && ours == theirs))
         return 0;
-    return fail(EX_DATAERR, "the model %s takes inputs of %s, the samples of %s are %s", n->name,
-                show_shape(n->ndim, n->shape), data->name, show_shape(data->x.ndim, data->x.shape));
+    fail(EX_DATAERR, "the model %s takes inputs of %s, the samples of %s are %s", n->name,
+         show_shape(n->ndim, n->shape), data->name, show_shape(data->x.ndim, data->x.shape));
+    if (!n->entry)
+        hint("its \"input\" has to be the shape of the samples");
+    return EX_DATAERR;
 }
 
 static int check_output(network *n, const kiln_data_info *data, int ndim, const int64_t *out)
@@ -199,26 +210,29 @@ static int check_output(network *n, const kiln_data_info *data, int ndim, const 
     n->outputs = out[ndim - 1];
     n->metrics = n->loss != KILN_CROSS_ENTROPY ? 0 : n->tokens ? KILN_PERPLEXITY : KILN_ACCURACY;
     int64_t labels = data ? (data->text ? BYTES : data->classes) : 0;
-    if (n->loss == KILN_CROSS_ENTROPY && labels > n->outputs)
-        return fail(EX_DATAERR, "%s has %lld classes, the model %s gives only %lld", data->name, (long long)labels,
-                    n->name, (long long)n->outputs);
-    return 0;
+    if (n->loss != KILN_CROSS_ENTROPY || labels <= n->outputs)
+        return 0;
+    fail(EX_DATAERR, "%s has %lld classes, the model %s gives only %lld", data->name, (long long)labels, n->name,
+         (long long)n->outputs);
+    if (!data->text)
+        hint("its labels go up to %lld: train a model of %lld classes, or look for a label that is wrong",
+             (long long)labels - 1, (long long)labels);
+    return EX_DATAERR;
 }
 
 int network_build(network *n, const kiln_data_info *data, kiln_device device)
 {
     if (data && n->tokens != data->text)
         return wrong_kind(n);
-    if (n->entry)
-        build_entry(n, data);
-    int code = n->module && data ? check_input(n, data) : 0;
+    int code = n->entry ? build_entry(n, data) : 0;
+    if (!code && data)
+        code = check_input(n, data);
     if (code)
         return code;
     int64_t shape[KILN_MAX_DIMS] = {1}, out[KILN_MAX_DIMS];
     int ndim;
     memcpy(shape + 1, n->shape, (size_t)n->ndim * sizeof *shape);
-    if (!n->module || !kiln_module_to(n->module, device) ||
-        !kiln_module_shape(n->module, n->ndim + 1, shape, n->dtype, &ndim, out))
+    if (!kiln_module_to(n->module, device) || !kiln_module_shape(n->module, n->ndim + 1, shape, n->dtype, &ndim, out))
         return fail_kiln();
     return check_output(n, data, ndim, out);
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <models.h>
 #include "cli/cli.h"
 
 /* ---- Numbers ---- */
@@ -17,11 +18,18 @@ bool parse_count(const char *text, int64_t *out)
     return !errno && end != text && !*end && !isspace((unsigned char)*text);
 }
 
+/* strtod knows more than people mean by a number: hexadecimal ones, "nan", blanks before it. */
+static bool begins_number(const char *text)
+{
+    bool hexadecimal = toupper((unsigned char)text[strspn(text, "+-0")]) == 'X';
+    return !isspace((unsigned char)*text) && !isalpha((unsigned char)*text) && !hexadecimal;
+}
+
 bool parse_number(const char *text, double *out)
 {
     char *end;
     *out = strtod(text, &end);
-    return end != text && !*end && !isspace((unsigned char)*text) && isfinite(*out);
+    return begins_number(text) && end != text && !*end && isfinite(*out);
 }
 
 bool parse_size(const char *text, uint64_t *out)
@@ -29,7 +37,7 @@ bool parse_size(const char *text, uint64_t *out)
     static const char units[] = "KMGT";
     char *end;
     double n = strtod(text, &end);
-    if (end == text || isspace((unsigned char)*text) || !(n >= 0))
+    if (!begins_number(text) || end == text || !(n >= 0))
         return false;
     const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
     if (unit) {
@@ -40,7 +48,7 @@ bool parse_size(const char *text, uint64_t *out)
     }
     if (*end == 'B')
         end++;
-    if (*end || n >= 0x1p63)
+    if (*end || n < 1 || n >= 0x1p63)
         return false;
     *out = (uint64_t)n;
     return true;
@@ -48,42 +56,17 @@ bool parse_size(const char *text, uint64_t *out)
 
 /* ---- Nearest words ---- */
 
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-/* Changes that turn `a` (n letters) into `b`: letters put in, left out, replaced, or two swapped. */
-static int edit_distance(const char *a, int n, const char *b)
-{
-    enum { LONGEST = 40 };
-    int m = (int)strlen(b), rows[3][LONGEST + 1];
-    if (n > LONGEST || m > LONGEST)
-        return LONGEST;
-    for (int j = 0; j <= m; j++)
-        rows[0][j] = j;
-    for (int i = 1; i <= n; i++) {
-        int *now = rows[i % 3], *before = rows[(i + 2) % 3], *older = rows[(i + 1) % 3];
-        now[0] = i;
-        for (int j = 1; j <= m; j++) {
-            now[j] = least(least(before[j], now[j - 1]) + 1, before[j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                now[j] = least(now[j], older[j - 2] + 1);
-        }
-    }
-    return rows[n % 3][m];
-}
-
 const char *nearest_word(const char *words, const char *text)
 {
     static char best[64];
-    int length = (int)strlen(text), nearest = 1 + (length + 2) / 3;
+    enum { LONGEST = 40 }; /* no word of ours is longer */
+    int length = (int)strnlen(text, LONGEST + 1), nearest = length > LONGEST ? 0 : 1 + (length + 2) / 3;
     bool found = false;
     for (const char *w = words; w && *w;) {
         int n = (int)strcspn(w, " ");
-        int distance = edit_distance(w, n, text);
-        if (length >= 3 && n > length && !strncmp(w, text, (size_t)length))
-            distance = least(distance, 1); /* what was written is the beginning of it */
+        int distance = model_distance(w, (size_t)n, text);
+        if (distance > 1 && length >= 3 && n > length && !strncmp(w, text, (size_t)length))
+            distance = 1; /* what was written is the beginning of it */
         if (distance < nearest && n < (int)sizeof best) {
             nearest = distance;
             found = true;
@@ -138,13 +121,22 @@ static const option *find_option(const command *c, const char *name, size_t leng
     return NULL;
 }
 
+/* A number that is one, but too large. */
+static bool too_large(const option *o, const char *value)
+{
+    double n;
+    return o->max > 0 && parse_number(value, &n) && n > o->max;
+}
+
 static int out_of_range(const option *o, const char *value)
 {
     const char *kind = o->kind == OPTION_NUMBER ? "a number" : "a whole number";
-    if (o->min > 0 && o->min < 1e-6)
+    if (o->min > 0 && o->min < 1e-6 && !too_large(o, value))
         return fail(EX_USAGE, "--%s %s: expected %s above 0", o->name, value, kind);
     if (o->max > 0 && o->max < 1e9)
         return fail(EX_USAGE, "--%s %s: expected %s from %g to %.15g", o->name, value, kind, o->min, o->max);
+    if (too_large(o, value))
+        return fail(EX_USAGE, "--%s %s: expected %s of at most %.15g", o->name, value, kind, o->max);
     return fail(EX_USAGE, "--%s %s: expected %s of at least %g", o->name, value, kind, o->min);
 }
 
@@ -155,6 +147,7 @@ static bool in_range(const option *o, double n)
 
 static int check_counts(const option *o, const char *value)
 {
+    int count = 0;
     for (const char *at = value;; at++) {
         char piece[24];
         size_t length = strcspn(at, ",");
@@ -164,6 +157,8 @@ static int check_counts(const option *o, const char *value)
             return fail(EX_USAGE,
                         "--%s %s: expected whole numbers of at least %g with commas between them, like 32,128", o->name,
                         value, o->min);
+        if (++count > MAX_COUNTS)
+            return fail(EX_USAGE, "--%s %s: at most %d numbers can be given", o->name, value, MAX_COUNTS);
         at += length;
         if (!*at)
             return 0;
@@ -197,6 +192,8 @@ static int check_value(const option *o, const char *value)
         if (parse_size(value, &size))
             return 0;
         return fail(EX_USAGE, "--%s %s: expected a size in bytes, like 800000, 512M or 2G", o->name, value);
+    case OPTION_TEXT: /* files, folders, names of things; free texts may be empty */
+        return *value || !o->words ? 0 : fail(EX_USAGE, "--%s needs a value: --%s %s", o->name, o->name, o->value);
     default: return 0;
     }
 }
@@ -284,14 +281,19 @@ int arguments_parse(arguments *a, const command *c, int argc, char **argv)
 
 /* ---- Asking ---- */
 
-static int place_of(const arguments *a, const char *name)
+const option *option_named(const arguments *a, const char *name)
 {
     const option *o = find_option(a->command, name, strlen(name));
     if (!o) { /* a mistake of ours, found by the first test that gets here */
         fprintf(stderr, "kiln: %s has no option %s\n", a->command->name, name);
         exit(EX_SOFTWARE);
     }
-    return (int)(o - a->command->options);
+    return o;
+}
+
+static int place_of(const arguments *a, const char *name)
+{
+    return (int)(option_named(a, name) - a->command->options);
 }
 
 bool given(const arguments *a, const char *name)
@@ -326,11 +328,11 @@ uint64_t size_of(const arguments *a, const char *name, uint64_t otherwise)
     return value && parse_size(value, &n) ? n : otherwise;
 }
 
-int counts_of(const arguments *a, const char *name, int64_t *out, int max)
+int counts_of(const arguments *a, const char *name, int64_t out[MAX_COUNTS])
 {
     const char *at = text_of(a, name, NULL);
     int n = 0;
-    while (at && *at && n < max) {
+    while (at && *at && n < MAX_COUNTS) {
         out[n++] = strtoll(at, NULL, 10);
         at += strcspn(at, ",");
         at += *at == ',';

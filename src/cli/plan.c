@@ -15,31 +15,16 @@ static const option options[] = {
     OPTION_THREADS,
     {0}};
 
-/* Records a step, takes the plan's description, and discards the step: an error in a step is how to do that. */
-static char *describe(step *s)
+/* Records a step, looks at its plan and forgets it; the description (if wanted) is freed with kiln_string_free. */
+static int look(step *s, kiln_plan_info *info, char **text)
 {
-    char *text = NULL;
     kiln_step {
         step_record(s);
-        text = kiln_plan_describe();
-        if (text)
-            kiln_item(NULL);
+        if (kiln_ok() && kiln_plan_pending(info) && text)
+            *text = kiln_plan_describe();
+        kiln_discard();
     }
-    if (text)
-        kiln_error_clear();
-    return text;
-}
-
-/* The size after `word` in the description, as the description rounds it. */
-static uint64_t find_bytes(const char *text, const char *word)
-{
-    const char *at = text ? strstr(text, word) : NULL;
-    char unit[8] = "";
-    double n = 0;
-    if (!at || sscanf(at + strlen(word), " %lf %7[A-Za-z]", &n, unit) != 2)
-        return 0;
-    double scale = !strcmp(unit, "KiB") ? 1024 : !strcmp(unit, "MiB") ? 1 << 20 : !strcmp(unit, "GiB") ? 1 << 30 : 1;
-    return (uint64_t)(n * scale);
+    return kiln_ok() ? 0 : fail_kiln();
 }
 
 static uint64_t bytes_of(kiln_params p)
@@ -55,39 +40,39 @@ static uint64_t bytes_of_tensor(const kiln_tensor *t)
     return t ? (uint64_t)kiln_numel(t) * kiln_dtype_size(kiln_dtype_of(t)) : 0;
 }
 
-/* All that is in use during a step with this batch; 0 with a reported error. */
-static uint64_t need_of(network *n, const char *optim, int64_t batch, kiln_device device, int *code)
+/* All that is in use during a step with this batch. */
+static uint64_t need_of(step *s, const kiln_plan_info *info)
 {
-    step s;
-    uint64_t need = 0;
-    *code = step_make(&s, n, optim, batch, device);
-    char *text = *code ? NULL : describe(&s);
-    if (text)
-        need = bytes_of(kiln_state(n->module)) + bytes_of(kiln_optim_state(s.optim)) + bytes_of_tensor(s.x) +
-               bytes_of_tensor(s.y) + find_bytes(text, "\npeak:");
-    else if (!*code)
-        *code = fail_kiln();
-    kiln_string_free(text);
-    step_free(&s);
-    return need;
+    return bytes_of(kiln_state(s->net->module)) + bytes_of(kiln_optim_state(s->optim)) + bytes_of_tensor(s->x) +
+           bytes_of_tensor(s->y) + (uint64_t)info->peak_bytes;
 }
 
-static int say_largest(network *n, const char *optim, uint64_t limit, kiln_device device)
+/* False, also with a code, if a step with this batch needs more than the limit. */
+static bool fits(step *s, int64_t batch, uint64_t limit, kiln_device device, int *code)
 {
-    int64_t fits = 0, too_large = 1;
+    kiln_plan_info info;
+    *code = step_set_batch(s, batch, device);
+    if (!*code)
+        *code = look(s, &info, NULL);
+    return !*code && need_of(s, &info) <= limit;
+}
+
+static int say_largest(step *s, uint64_t limit, kiln_device device)
+{
+    int64_t fitting = 0, too_large = 1;
     int code = 0;
-    while (!code && too_large < (1 << 24) && need_of(n, optim, too_large, device, &code) <= limit) {
-        fits = too_large;
+    while (too_large < (1 << 24) && fits(s, too_large, limit, device, &code)) {
+        fitting = too_large;
         too_large *= 2;
     }
-    while (!code && too_large - fits > 1) {
-        int64_t middle = fits + (too_large - fits) / 2;
-        *(need_of(n, optim, middle, device, &code) <= limit ? &fits : &too_large) = middle;
+    while (!code && too_large - fitting > 1) {
+        int64_t middle = fitting + (too_large - fitting) / 2;
+        *(fits(s, middle, limit, device, &code) ? &fitting : &too_large) = middle;
     }
     if (code)
         return code;
-    if (fits)
-        printf("\nlargest batch within %s: %s\n", show_size(limit), show_count(fits));
+    if (fitting)
+        printf("\nlargest batch within %s: %s\n", show_size(limit), show_count(fitting));
     else
         printf("\nnot even a batch of 1 fits %s\n", show_size(limit));
     return 0;
@@ -98,25 +83,23 @@ static void say_row(const char *name, uint64_t bytes, const char *about)
     printf("  %-12s%12s  %s\n", name, show_size(bytes), about);
 }
 
-static void say_plan(step *s, const char *text, int64_t batch, const char *optim)
+static void say_plan(step *s, const kiln_plan_info *info, int64_t batch, const char *optim)
 {
     char counted[64];
     snprintf(counted, sizeof counted, "%s parameters", show_count(kiln_parameter_count(s->net->module)));
     uint64_t weights = bytes_of(kiln_state(s->net->module)), state = bytes_of(kiln_optim_state(s->optim));
-    uint64_t data = bytes_of_tensor(s->x) + bytes_of_tensor(s->y), peak = find_bytes(text, "\npeak:");
-    const char *work = strstr(text, "work: ");
+    uint64_t data = bytes_of_tensor(s->x) + bytes_of_tensor(s->y);
     printf("A training step of %s with batch %s and %s:\n", s->net->name, show_count(batch), optim);
     say_row("weights", weights, counted);
     say_row(optim, state, "the optimizer's state");
     say_row("batch", data, "inputs and targets");
-    say_row("the step", peak, "activations, gradients, workspace: at most at once");
-    say_row("together", weights + state + data + peak, "");
+    say_row("the step", (uint64_t)info->peak_bytes, "activations, gradients, workspace: at most at once");
+    say_row("together", need_of(s, info), "");
     printf("\nOf gradients there are %s, of activations %s all in all; the plan places them\n"
            "in the same memory one after the other.\n",
-           show_size(find_bytes(text, "gradients")), show_size(find_bytes(text, "activations")));
-    printf("%.*s", (int)strcspn(text, "\n") + 1, text);
-    if (work)
-        fputs(work, stdout);
+           show_size((uint64_t)info->gradient_bytes), show_size((uint64_t)info->activation_bytes));
+    printf("%s operations in %s kernels; %.4g GFLOP, %s moved\n", show_count(info->nodes), show_count(info->kernels),
+           1e-9 * (double)info->flops, show_size((uint64_t)info->bytes));
 }
 
 static int say_layers(const network *n, int64_t batch)
@@ -136,20 +119,21 @@ static int plan_step(const arguments *a, network *n, kiln_device device)
     const char *optim = text_of(a, "optim", "adam");
     int64_t batch = count_of(a, "batch", 32);
     step s;
+    kiln_plan_info info;
+    char *text = NULL;
     int code = step_make(&s, n, optim, batch, device);
     if (!code && given(a, "summary"))
         code = say_layers(n, batch);
-    char *text = code ? NULL : describe(&s);
-    if (!code && !text)
-        code = fail_kiln();
+    if (!code)
+        code = look(&s, &info, &text);
     if (!code && given(a, "kernels"))
         printf("%s\n", text);
     if (!code)
-        say_plan(&s, text, batch, optim);
+        say_plan(&s, &info, batch, optim);
+    if (!code && given(a, "mem-limit"))
+        code = say_largest(&s, size_of(a, "mem-limit", 0), device);
     kiln_string_free(text);
     step_free(&s);
-    if (!code && given(a, "mem-limit"))
-        code = say_largest(n, optim, size_of(a, "mem-limit", 0), device);
     return code;
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 #include "cli/work.h"
 
@@ -183,6 +184,17 @@ static int predict_set(const arguments *a, const network *n, const source *s, ki
 
 /* ---- Pictures ---- */
 
+static void put_csv_text(FILE *out, const char *text)
+{
+    bool quoted = text[strcspn(text, ",\"\r\n")] != '\0';
+    if (quoted)
+        fputc('"', out);
+    for (; *text; text++)
+        fputs(*text == '"' ? "\"\"" : (char[]){*text, '\0'}, out);
+    if (quoted)
+        fputc('"', out);
+}
+
 static int predict_picture(const network *n, const char *path, kiln_device device, report *r)
 {
     int code = 0;
@@ -204,10 +216,13 @@ static int predict_picture(const network *n, const char *path, kiln_device devic
         }
     double probability;
     int64_t guess = answer(out, n->outputs, &probability);
-    if (!code && r->csv)
-        fprintf(r->out, "%s,%lld,%.6g\n", path, (long long)guess, probability);
-    else if (!code)
-        printf("%s: %lld (%.2f %%)\n", path, (long long)guess, 100 * probability);
+    if (!code && r->csv) {
+        put_csv_text(r->out, path);
+        fprintf(r->out, ",%lld,%.6g\n", (long long)guess, probability);
+    } else if (!code) {
+        put_shown(stdout, path);
+        printf(": %lld (%.2f %%)\n", (long long)guess, 100 * probability);
+    }
     free(pixels);
     free(out);
     return code;
@@ -235,15 +250,34 @@ static int predict_to(const arguments *a, const network *n, const source *s, kil
     if (path && !(r.out = fopen(path, "w")))
         return fail(errno == ENOENT ? EX_NOINPUT : EX_IOERR, "%s: %s", path, strerror(errno));
     int code = a->count > 1 ? predict_pictures(a, n, device, &r) : predict_set(a, n, s, device, &r);
-    if (path && fclose(r.out) != 0 && !code)
-        code = fail(EX_IOERR, "%s: %s", path, strerror(errno));
+    bool bad = path && ferror(r.out);
+    if (path && (fclose(r.out) != 0 || bad) && !code)
+        code = fail(EX_IOERR, "%s: %s", path, errno ? strerror(errno) : "not everything could be written");
     if (path && !code && a->count <= 1)
         printf("%s predictions written to %s\n", show_count(r.seen), path);
     return code;
 }
 
+/* What people mean who leave the run out, or give options that pictures have no use for. */
+static int check_pictures(const arguments *a)
+{
+    static const char *const of_data[] = {"data", "split", "limit", "length"};
+    const char *dot = a->count == 1 ? strrchr(a->rest[0], '.') : NULL;
+    if (dot && !strcasecmp(dot, ".png")) {
+        fail(EX_USAGE, "%s is a picture; the run comes before it", a->rest[0]);
+        hint("kiln predict " DEFAULT_RUN " %s", a->rest[0]);
+        return EX_USAGE;
+    }
+    for (size_t i = 0; a->count > 1 && i < sizeof of_data / sizeof *of_data; i++)
+        if (given(a, of_data[i]))
+            return fail(EX_USAGE, "--%s is for data sets, and pictures were given", of_data[i]);
+    return 0;
+}
+
 static int predict(const arguments *a)
 {
+    if (check_pictures(a))
+        return EX_USAGE;
     network n;
     source data = {0};
     kiln_device device;

@@ -45,12 +45,15 @@ static double default_lr(const network *n, const defaults *d)
 typedef struct schedule_parameter {
     const char *schedule, *key;
     double standard, min, max;
+    bool whole; /* a count of epochs */
 } schedule_parameter;
 
-static const schedule_parameter parameters[] = {{"step", "every", 3, 1, 1e9},        {"step", "gamma", 0.1, 0, 1},
-                                                {"cosine", "final", 0, 0, 1},        {"one-cycle", "up", 0.3, 0.01, 1},
-                                                {"exponential", "gamma", 0.9, 0, 1}, {"plateau", "factor", 0.1, 0, 1},
-                                                {"plateau", "patience", 2, 1, 1e9}};
+static const schedule_parameter parameters[] = {
+    {"step", "every", 3, 1, 1e9, true},         {"step", "gamma", 0.1, 0, 1, false},
+    {"cosine", "final", 0, 0, 1, false},        {"one-cycle", "up", 0.3, 0.01, 1, false},
+    {"exponential", "gamma", 0.9, 0, 1, false}, {"plateau", "factor", 0.1, 0, 1, false},
+    {"plateau", "patience", 2, 1, 1e9, true},
+};
 enum { PARAMETERS = sizeof parameters / sizeof *parameters };
 
 static bool is_schedule(const char *text, const char *name)
@@ -95,9 +98,9 @@ static int read_parameters(const char *text, const char *key, double *value)
         double n;
         if (!p)
             return bad_parameter(text, piece);
-        if (!equals || !parse_number(equals + 1, &n) || n < p->min || n > p->max)
-            return fail(EX_USAGE, "--schedule %s: expected %s= and a number from %g to %g", text, p->key, p->min,
-                        p->max);
+        if (!equals || !parse_number(equals + 1, &n) || n < p->min || n > p->max || (p->whole && n != floor(n)))
+            return fail(EX_USAGE, "--schedule %s: expected %s= and a %snumber from %g to %.15g", text, p->key,
+                        p->whole ? "whole " : "", p->min, p->max);
         if (value && !strcmp(p->key, key))
             *value = n;
     }
@@ -123,8 +126,14 @@ static double parameter(const char *text, const char *key)
 
 static int64_t steps_an_epoch(const recipe *r, int64_t samples)
 {
-    int64_t batches = (samples + r->batch - 1) / r->batch;
-    return (batches + r->accumulate - 1) / r->accumulate;
+    int64_t batches = (samples - 1) / r->batch + 1;
+    return (batches - 1) / r->accumulate + 1;
+}
+
+static int64_t all_steps(const recipe *r, int64_t samples)
+{
+    int64_t total;
+    return __builtin_mul_overflow(steps_an_epoch(r, samples), r->epochs, &total) ? INT64_MAX : total;
 }
 
 static kiln_schedule *make_schedule(const recipe *r, kiln_optim *o, int64_t an_epoch, int64_t total)
@@ -134,8 +143,12 @@ static kiln_schedule *make_schedule(const recipe *r, kiln_optim *o, int64_t an_e
         return kiln_schedule_cosine(o, total, parameter(s, "final"));
     if (is_schedule(s, "one-cycle"))
         return kiln_schedule_one_cycle(o, r->lr, total, parameter(s, "up"));
-    if (is_schedule(s, "step"))
-        return kiln_schedule_step(o, (int64_t)parameter(s, "every") * an_epoch, parameter(s, "gamma"));
+    if (is_schedule(s, "step")) {
+        int64_t every;
+        if (__builtin_mul_overflow((int64_t)parameter(s, "every"), an_epoch, &every))
+            every = INT64_MAX;
+        return kiln_schedule_step(o, every, parameter(s, "gamma"));
+    }
     if (is_schedule(s, "exponential")) /* gamma holds for an epoch */
         return kiln_schedule_exponential(o, pow(parameter(s, "gamma"), 1 / (double)an_epoch));
     if (is_schedule(s, "plateau"))
@@ -145,12 +158,10 @@ static kiln_schedule *make_schedule(const recipe *r, kiln_optim *o, int64_t an_e
 
 int recipe_schedule(const recipe *r, kiln_optim *o, int64_t samples, kiln_schedule **out)
 {
-    int64_t an_epoch = steps_an_epoch(r, samples), total = an_epoch * r->epochs, warmup = r->warmup;
-    if (warmup >= total)
-        warmup = total / 10;
-    kiln_schedule *s = make_schedule(r, o, an_epoch, total - warmup > 0 ? total - warmup : 1);
-    if (s && warmup > 0)
-        s = kiln_schedule_warmup(o, warmup, 0, s);
+    int64_t an_epoch = steps_an_epoch(r, samples), total = all_steps(r, samples);
+    kiln_schedule *s = make_schedule(r, o, an_epoch, total - r->warmup > 0 ? total - r->warmup : 1);
+    if (s && r->warmup > 0)
+        s = kiln_schedule_warmup(o, r->warmup, 0, s);
     *out = s;
     return s ? 0 : fail_kiln();
 }
@@ -167,51 +178,80 @@ kiln_optim *recipe_optim(const recipe *r, kiln_module *m)
 
 /* ---- Choosing ---- */
 
-static double number_from(const arguments *a, const char *name, const char *kept, double standard)
+/* Where options come from: the command line, the run that is resumed, what suits the model, in this order. */
+typedef struct origin {
+    const arguments *a;
+    const char *kept;
+    int code; /* not 0 when the run says what no option would take */
+} origin;
+
+static double number_from(origin *from, const char *name, double standard)
 {
-    return number_of(a, name, meta_number(kept, name, standard));
+    const option *o = option_named(from->a, name);
+    double n = standard;
+    if (!from->code)
+        from->code = kept_number(from->kept, name, standard, o->min, o->max, &n);
+    return number_of(from->a, name, n);
 }
 
-static int64_t count_from(const arguments *a, const char *name, const char *kept, int64_t standard)
+static int64_t count_from(origin *from, const char *name, int64_t standard)
 {
-    return count_of(a, name, (int64_t)meta_number(kept, name, (double)standard));
+    return count_of(from->a, name, (int64_t)number_from(from, name, (double)standard));
 }
 
-static void text_from(const arguments *a, const char *name, const char *kept, const char *standard, char *out,
-                      size_t size)
+static void text_from(const origin *from, const char *name, const char *standard, char *out, size_t size)
 {
-    char *text = meta_text(kept, name, standard);
-    snprintf(out, size, "%s", text_of(a, name, text));
+    char *text = meta_text(from->kept, name, standard);
+    snprintf(out, size, "%s", text_of(from->a, name, text));
     free(text);
+}
+
+/* Options that would have no effect are refused rather than passed over. */
+static int check_effect(const recipe *r, const origin *from)
+{
+    if (given(from->a, "momentum") && strcmp(r->optim, "sgd") != 0 && strcmp(r->optim, "rmsprop") != 0)
+        return fail(EX_USAGE, "--momentum is for --optim sgd and rmsprop; %s has none", r->optim);
+    int64_t seed = (int64_t)meta_number(from->kept, "seed", (double)r->seed);
+    if (seed == r->seed)
+        return 0;
+    fail(EX_USAGE, "--seed %lld: the run was begun with %lld, and goes on with it", (long long)r->seed,
+         (long long)seed);
+    hint("leave --seed out, or begin afresh in another folder");
+    return EX_USAGE;
 }
 
 int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept)
 {
     const defaults *d = defaults_for(n);
-    *r = (recipe){.batch = count_from(a, "batch", kept, samples < d->batch && samples > 0 ? samples : d->batch),
-                  .accumulate = count_from(a, "accumulate", kept, 1),
-                  .early_stop = count_from(a, "early-stop", kept, 0),
-                  .seed = count_from(a, "seed", kept, 0),
-                  .weight_decay = number_from(a, "weight-decay", kept, -1),
-                  .momentum = number_from(a, "momentum", kept, -1),
-                  .clip = number_from(a, "clip", kept, d->clip),
-                  .ema = number_from(a, "ema", kept, 0),
+    origin from = {.a = a, .kept = kept};
+    *r = (recipe){.batch = count_from(&from, "batch", samples < d->batch && samples > 0 ? samples : d->batch),
+                  .accumulate = count_from(&from, "accumulate", 1),
+                  .early_stop = count_from(&from, "early-stop", 0),
+                  .seed = count_from(&from, "seed", 0),
+                  .weight_decay = number_from(&from, "weight-decay", -1),
+                  .momentum = number_from(&from, "momentum", -1),
+                  .clip = number_from(&from, "clip", d->clip),
+                  .ema = number_from(&from, "ema", 0),
                   .no_shuffle = given(a, "no-shuffle") || meta_number(kept, "no-shuffle", 0) != 0};
-    text_from(a, "optim", kept, d->optim, r->optim, sizeof r->optim);
-    text_from(a, "schedule", kept, d->schedule, r->schedule, sizeof r->schedule);
+    text_from(&from, "optim", d->optim, r->optim, sizeof r->optim);
+    text_from(&from, "schedule", d->schedule, r->schedule, sizeof r->schedule);
     bool own_optim = !strcmp(r->optim, d->optim);
     double lr = own_optim                      ? default_lr(n, d)
                 : !strcmp(r->optim, "sgd")     ? 0.05
                 : !strcmp(r->optim, "lion")    ? 1e-4
                 : !strcmp(r->optim, "adagrad") ? 1e-2
                                                : 1e-3;
-    r->lr = number_from(a, "lr", kept, lr);
-    r->warmup = count_from(a, "warmup", kept, given(a, "schedule") ? 0 : d->warmup);
+    r->lr = number_from(&from, "lr", lr);
+    r->warmup = count_from(&from, "warmup", given(a, "schedule") ? 0 : d->warmup);
     int64_t limit = count_of(a, "limit", 0), an_epoch = steps_an_epoch(r, samples);
     bool by_limit = limit > 0 && an_epoch > 0;
-    r->epochs = count_from(a, "epochs", kept, by_limit ? (limit + an_epoch - 1) / an_epoch : d->epochs);
+    r->epochs = count_from(&from, "epochs", by_limit ? (limit - 1) / an_epoch + 1 : d->epochs);
+    if (r->warmup >= all_steps(r, samples))
+        r->warmup = all_steps(r, samples) / 10;
     if (r->momentum < 0 && !strcmp(r->optim, "sgd"))
         r->momentum = 0.9;
+    if (from.code || (from.code = check_effect(r, &from)))
+        return from.code;
     return schedule_check(r->schedule);
 }
 

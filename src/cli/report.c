@@ -1,4 +1,5 @@
 /* What the command says when something is wrong, and which exit code (those of sysexits.h) goes with it. */
+#define _GNU_SOURCE /* vasprintf */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -22,14 +23,22 @@ static void say_head(const char *colour)
             current_command ? current_command : "", on ? "\033[0m" : "");
 }
 
+static void say_line(const char *format, va_list list)
+{
+    char *text = NULL;
+    if (vasprintf(&text, format, list) >= 0)
+        put_shown(stderr, text);
+    fputc('\n', stderr);
+    free(text);
+}
+
 int fail(int code, const char *format, ...)
 {
     va_list list;
     say_head("\033[1;31m");
     va_start(list, format);
-    vfprintf(stderr, format, list);
+    say_line(format, list);
     va_end(list);
-    fputc('\n', stderr);
     return code;
 }
 
@@ -38,9 +47,8 @@ void hint(const char *format, ...)
     va_list list;
     fputs("  hint: ", stderr);
     va_start(list, format);
-    vfprintf(stderr, format, list);
+    say_line(format, list);
     va_end(list);
-    fputc('\n', stderr);
 }
 
 static int exit_code_of(kiln_code code)
@@ -64,9 +72,12 @@ static int exit_code_of(kiln_code code)
     return EX_SOFTWARE;
 }
 
-/* An operation's name explains errors of shapes and indices; files and options are named by the message itself. */
-static bool names_operation(kiln_code code)
+/* An operation's name explains errors of shapes and indices; files and options are named by the message itself, and fit
+ * and evaluate are what the command's own name says. */
+static bool names_operation(kiln_code code, const char *operation)
 {
+    if (!*operation || !strcmp(operation, "fit") || !strcmp(operation, "evaluate"))
+        return false;
     return code == KILN_E_SHAPE || code == KILN_E_DTYPE || code == KILN_E_INDEX || code == KILN_E_GRADIENT ||
            code == KILN_E_UNSUPPORTED;
 }
@@ -78,10 +89,12 @@ int fail_kiln(void)
     kiln_error_clear();
     if (e.code == KILN_OK)
         return fail(EX_SOFTWARE, "a call failed without saying why");
-    bool named = names_operation(e.code) && e.operation[0];
+    bool named = names_operation(e.code, e.operation);
     int code = fail(exit_code_of(e.code), "%s%s%s", named ? e.operation : "", named ? ": " : "", e.message);
     if (e.hint[0])
         hint("%s", e.hint);
+    else if (e.code == KILN_E_MEMORY)
+        hint("a smaller model or --batch needs less; --mem-limit, where it was given, is what may be used");
     return code;
 }
 
@@ -89,7 +102,9 @@ void say_notices(void)
 {
     for (const char *notice; (notice = kiln_next_notice());) {
         say_head("\033[1;33m");
-        fprintf(stderr, "note: %s\n", notice);
+        fputs("note: ", stderr);
+        put_shown(stderr, notice);
+        fputc('\n', stderr);
     }
 }
 
@@ -100,13 +115,18 @@ static bool reader_is_gone(void)
     return poll(&fd, 1, 0) == 1 && (fd.revents & (POLLERR | POLLHUP));
 }
 
+int fail_output(int why)
+{
+    bool unwanted = why == EBADF || why == EPIPE || reader_is_gone(); /* EBADF: it was closed from the beginning */
+    clearerr(stdout);
+    return unwanted ? 0 : fail(EX_IOERR, "standard output: %s", why ? strerror(why) : "not everything was written");
+}
+
 int finish_output(int code)
 {
     errno = 0;
-    bool bad = fflush(stdout) != 0 || ferror(stdout);
-    if (!bad || errno == EBADF || reader_is_gone())
+    if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
-    const char *why = errno ? strerror(errno) : "not everything could be written";
-    fail(EX_IOERR, "standard output: %s", why);
-    return code ? code : EX_IOERR;
+    int failed = fail_output(errno);
+    return code ? code : failed;
 }

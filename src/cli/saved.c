@@ -17,9 +17,9 @@ int use_device(const arguments *a, kiln_device *device)
 {
     *device = kiln_device_parse(text_of(a, "device", "auto"));
     if (*device == KILN_NO_DEVICE) {
-        fail_kiln();
+        int code = fail_kiln();
         hint("kiln devices lists what there is");
-        return EX_UNAVAILABLE;
+        return code;
     }
     if (given(a, "threads"))
         kiln_set_num_threads((int)count_of(a, "threads", 0));
@@ -41,6 +41,15 @@ static int no_run(const char *path)
         fail(EX_NOINPUT, "%s: neither weights nor a checkpoint in this folder", path);
     }
     return EX_NOINPUT;
+}
+
+/* Whether a metadata pair that is there holds a JSON object. */
+static bool is_object(const char *json)
+{
+    json_t *o = json ? json_loads(json, 0, NULL) : NULL;
+    bool fits = !json || json_is_object(o);
+    json_decref(o);
+    return fits;
 }
 
 int saved_open(saved *s, const char *path)
@@ -67,7 +76,8 @@ int saved_open(saved *s, const char *path)
     s->model = kiln_safetensors_meta(s->file, "kiln.model");
     s->data = kiln_safetensors_meta(s->file, "kiln.data");
     s->train = kiln_safetensors_meta(s->file, "kiln.train");
-    return 0;
+    const char *wrong = !is_object(s->data) ? "kiln.data" : !is_object(s->train) ? "kiln.train" : NULL;
+    return wrong ? fail(EX_DATAERR, "%s: its metadata %s is not a JSON object", s->path, wrong) : 0;
 }
 
 void saved_close(saved *s)
@@ -99,13 +109,23 @@ double meta_number(const char *json, const char *key, double otherwise)
     return n;
 }
 
+int kept_number(const char *json, const char *key, double otherwise, double min, double max, double *out)
+{
+    double n = meta_number(json, key, otherwise);
+    *out = n == otherwise || (n >= min && n <= max) ? n : otherwise;
+    return *out == n ? 0
+                     : fail(EX_DATAERR, "the run says %s = %g, which is none from %g to %.15g: its file was changed",
+                            key, n, min, max);
+}
+
 /* ---- What a command works on ---- */
 
 static int open_network(const arguments *a, const saved *s, network *n)
 {
-    const char *text = text_of(a, "model", s->model);
-    if (text)
-        return network_choose(n, text);
+    if (given(a, "model"))
+        return network_choose(n, text_of(a, "model", NULL));
+    if (s->model)
+        return network_choose_kept(n, s->model, s->path);
     fail(EX_USAGE, "%s does not say which model its weights belong to", s->path);
     hint("give --model, as in --model gpt2 or --model my-model.yaml");
     return EX_USAGE;
@@ -114,11 +134,49 @@ static int open_network(const arguments *a, const saved *s, network *n)
 static int open_data(const arguments *a, const saved *s, source *data)
 {
     char *origin = meta_text(s->data, "source", "digits");
-    double split = number_of(a, "split", meta_number(s->data, "split", 0.9));
-    int64_t length = count_of(a, "length", (int64_t)meta_number(s->data, "length", 0));
-    int code = source_open(data, text_of(a, "data", origin), split, length);
+    double split, length;
+    int code = kept_number(s->data, "split", 0.9, 0, 1, &split);
+    if (!code)
+        code = kept_number(s->data, "length", 0, 0, 1 << 20, &length);
+    if (!code) {
+        code = source_open(data, text_of(a, "data", origin), number_of(a, "split", split),
+                           count_of(a, "length", (int64_t)length));
+        if (code && !given(a, "data"))
+            hint("that is what the run was trained on; --data says where the data is now");
+    }
     free(origin);
     return code;
+}
+
+/* How many values of tensors first … first+count-1 are no numbers; -1 with an error. */
+static double count_bad(kiln_params p, int64_t first, int64_t count)
+{
+    double bad = -1;
+    kiln_no_grad
+        kiln_scope {
+            kiln_tensor *sum = kiln_zeros(0, NULL, KILN_F32);
+            for (int64_t i = first; i < first + count; i++) {
+                kiln_tensor *wrong = kiln_logical_not(kiln_isfinite(p.tensors[i]));
+                sum = kiln_add(sum, kiln_sum_all(kiln_cast(wrong, KILN_F32)));
+            }
+            bad = kiln_item(sum);
+        }
+    return kiln_ok() ? bad : -1;
+}
+
+int check_finite(const network *n, const char *path)
+{
+    kiln_params p = kiln_parameters(n->module);
+    double bad = count_bad(p, 0, p.count);
+    for (int64_t i = 0; bad > 0 && i < p.count; i++) {
+        double here = count_bad(p, i, 1);
+        if (here > 0) {
+            fail(EX_DATAERR, "%s: %.0f values of %s are not finite (NaN or infinite)", path, here, p.names[i]);
+            hint("kiln inspect --stats counts such values in every tensor of a file");
+            return EX_DATAERR;
+        }
+    }
+    return kiln_ok() ? 0 : fail_kiln();
 }
 
 int open_run(const arguments *a, network *n, source *data, kiln_device *device)
@@ -138,6 +196,8 @@ int open_run(const arguments *a, network *n, source *data, kiln_device *device)
         code = network_build(n, data ? &data->info : NULL, *device);
     if (!code && !kiln_module_load(n->module, s.path, false))
         code = fail_kiln();
+    if (!code)
+        code = check_finite(n, s.path);
     if (!code)
         kiln_module_train(n->module, false);
     saved_close(&s);

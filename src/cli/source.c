@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "cli/work.h"
 
 /* ---- Which files ---- */
@@ -44,19 +45,26 @@ static char *replaced(const char *text, const char *old, const char *new)
     return at ? must_format("%.*s%s%s", (int)(at - text), text, new, at + strlen(old)) : must_format("%s", text);
 }
 
-/* The labels that belong to an images file, by the names MNIST and its kin use; NULL: there are none. */
+/* The labels that belong to an images file, by the names MNIST and its kin use, gzipped or not; NULL: there are none.
+ */
 static char *labels_of(const char *images)
 {
+    static const char *const endings[] = {"", ".gz"};
     const char *slash = strrchr(images, '/'), *name = slash ? slash + 1 : images;
-    char *other = replaced(name, "images", "labels"), *typed = replaced(other, "idx3", "idx1");
-    char *path = must_format("%.*s%s", (int)(name - images), images, typed);
-    bool there = strcmp(name, typed) != 0 && path_exists(path);
+    char *other = replaced(name, "images", "labels"), *typed = replaced(other, "idx3", "idx1"), *found = NULL;
+    size_t length = strlen(typed);
+    int gzipped = length > 3 && !strcmp(typed + length - 3, ".gz");
+    for (int i = 0; i < 2 && !found && strcmp(name, typed) != 0; i++) { /* the same ending first */
+        char *path = must_format("%.*s%.*s%s", (int)(name - images), images, (int)length - 3 * gzipped, typed,
+                                 endings[(i + gzipped) % 2]);
+        if (path_exists(path))
+            found = path;
+        else
+            free(path);
+    }
     free(other);
     free(typed);
-    if (there)
-        return path;
-    free(path);
-    return NULL;
+    return found;
 }
 
 /* ---- Opening ---- */
@@ -85,6 +93,8 @@ static int part(source *s, kiln_dataset *d)
 
 static int open_folder(source *s, const char *folder)
 {
+    if (access(folder, R_OK | X_OK) != 0)
+        return fail(EX_NOINPUT, "%s: the folder cannot be read: %s", folder, strerror(errno));
     char *train = find_file(folder, "train", "images"), *test = find_file(folder, "t10k", "images");
     int code = 0;
     if (!test)
@@ -140,6 +150,14 @@ static int no_such_data(const char *text)
     return EX_NOINPUT;
 }
 
+/* JSON takes text in UTF-8 alone. */
+static bool fits_json(const char *text)
+{
+    json_t *kept = json_string(text);
+    json_decref(kept);
+    return kept != NULL;
+}
+
 static bool is_digits(const char *text)
 {
     return !strcmp(text, "digits") || !strncmp(text, "digits:", 7);
@@ -157,6 +175,8 @@ int source_open(source *s, const char *text, double split, int64_t length)
     char whole[PATH_MAX];
     if (!digits && !realpath(text, whole))
         return no_such_data(text);
+    if (!digits && !fits_json(whole))
+        return fail(EX_DATAERR, "%s: the path is not in UTF-8 and cannot be kept with the weights; rename it", whole);
     s->origin = must_format("%s", digits ? text : whole);
     int code = digits                 ? open_digits(s, text)
                : path_is_folder(text) ? open_folder(s, text)
@@ -164,6 +184,10 @@ int source_open(source *s, const char *text, double split, int64_t length)
                                       : open_text(s, text);
     if (!code)
         s->info = kiln_data_describe(s->train ? s->train : s->test);
+    if (!code && s->train && s->test) { /* a class may be in the test set alone */
+        int64_t tested = kiln_data_describe(s->test).classes;
+        s->info.classes = tested > s->info.classes ? tested : s->info.classes;
+    }
     return code;
 }
 

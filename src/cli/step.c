@@ -13,13 +13,14 @@ int step_network(const arguments *a, network *n, kiln_device device)
     return code ? code : network_build(n, NULL, device);
 }
 
-int step_make(step *s, network *n, const char *optim, int64_t batch, kiln_device device)
+int step_set_batch(step *s, int64_t batch, kiln_device device)
 {
-    *s = (step){.net = n};
+    const network *n = s->net;
     int64_t shape[KILN_MAX_DIMS] = {batch};
     memcpy(shape + 1, n->shape, (size_t)n->ndim * sizeof *shape);
-    if (!(s->optim = kiln_optim_new(optim, kiln_parameters(n->module), (kiln_optim_options){0})))
-        return fail_kiln();
+    kiln_release(s->x);
+    kiln_release(s->y);
+    s->x = s->y = NULL;
     kiln_on_device (device)
         kiln_scope {
             s->x = kiln_keep(n->tokens ? kiln_randint(0, n->outputs, n->ndim + 1, shape, KILN_I64)
@@ -27,9 +28,16 @@ int step_make(step *s, network *n, const char *optim, int64_t batch, kiln_device
             if (n->loss == KILN_CROSS_ENTROPY)
                 s->y = kiln_keep(kiln_randint(0, n->outputs, n->tokens ? n->ndim + 1 : 1, shape, KILN_I64));
         }
-    bool ok = kiln_eval() && s->x && (s->y || n->loss != KILN_CROSS_ENTROPY);
+    return kiln_eval() && kiln_ok() ? 0 : fail_kiln();
+}
+
+int step_make(step *s, network *n, const char *optim, int64_t batch, kiln_device device)
+{
+    *s = (step){.net = n};
+    if (!(s->optim = kiln_optim_new(optim, kiln_parameters(n->module), (kiln_optim_options){0})))
+        return fail_kiln();
     kiln_optim_state(s->optim); /* so that it is there before memory is looked at */
-    return ok && kiln_ok() ? 0 : fail_kiln();
+    return kiln_ok() ? step_set_batch(s, batch, device) : fail_kiln();
 }
 
 void step_free(step *s)

@@ -11,6 +11,7 @@ typedef struct step {
 } step;
 
 int step_make(step *s, network *n, const char *optim, int64_t batch, kiln_device device);
+int step_set_batch(step *s, int64_t batch, kiln_device device); /* another batch for the same model */
 void step_free(step *s);
 void step_record(step *s); /* inside a kiln_step */
 

@@ -1,9 +1,11 @@
 /* kiln train: a network, data, and a recipe, to a folder with weights, checkpoints, a log and a curve. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "cli/recipe.h"
@@ -53,7 +55,8 @@ typedef struct training {
     kiln_ema *ema;
     const char *folder;
     char *log, *curve;
-    char *kept_model, *kept_data, *kept_recipe; /* of the run that is resumed */
+    char *kept_path, *kept_model, *kept_data, *kept_recipe; /* of the run that is resumed */
+    char *moved;                                            /* where the run that was in the folder is now */
     bool quiet, resume, made_folder;
 } training;
 
@@ -74,9 +77,11 @@ static void on_signal(int signal_number)
 
 static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART}, before;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup goes on without the terminal */
+        sigaction(SIGHUP, &action, NULL);
 }
 
 /* ---- The folder ---- */
@@ -91,11 +96,26 @@ static bool holds_run(const char *folder)
     return there;
 }
 
+/* Whether kiln_fit is at work in the folder, which it locks. */
+static bool in_use(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (fd >= 0)
+        close(fd);
+    return locked;
+}
+
 /* A run that is there is never overwritten: it is moved to the next free name. */
 static int make_way(training *t)
 {
     if (!holds_run(t->folder))
         return 0;
+    if (in_use(t->folder)) {
+        fail(EX_IOERR, "%s: another kiln train is at work in this folder", t->folder);
+        hint("choose another folder by --save");
+        return EX_IOERR;
+    }
     size_t length = strlen(t->folder);
     while (length > 1 && t->folder[length - 1] == '/')
         length--;
@@ -111,12 +131,40 @@ static int make_way(training *t)
     } else if (!t->quiet) {
         printf("The run that was in %.*s is now in %s\n", (int)length, t->folder, other);
     }
-    free(other);
+    if (code)
+        free(other);
+    else
+        t->moved = other;
+    return code;
+}
+
+/* After an error: where nothing came to be in the new folder, all is as it was before. */
+static void undo_folder(training *t)
+{
+    struct stat s;
+    if (stat(t->log, &s) == 0 && s.st_size == 0 && !given(t->a, "log"))
+        unlink(t->log);
+    if (rmdir(t->folder) == 0 && t->moved && rename(t->moved, t->folder) == 0 && !t->quiet)
+        printf("The run is back in %s\n", t->folder);
+}
+
+/* Found out before a run is moved aside. */
+static int check_log_folder(const training *t)
+{
+    const char *log = text_of(t->a, "log", ""), *slash = strrchr(log, '/');
+    if (!slash || slash == log)
+        return 0;
+    char *folder = must_format("%.*s", (int)(slash - log), log);
+    bool there = path_is_folder(folder), own = !strcmp(folder, t->folder);
+    int code = there || own ? 0 : fail(EX_NOINPUT, "--log %s: there is no folder %s", log, folder);
+    free(folder);
     return code;
 }
 
 static int make_folder(training *t)
 {
+    if (check_log_folder(t))
+        return EX_NOINPUT;
     if (!t->resume) {
         int code = make_way(t);
         if (code)
@@ -126,6 +174,8 @@ static int make_folder(training *t)
     if (t->made_folder || (errno == EEXIST && path_is_folder(t->folder)))
         return 0;
     int why = errno;
+    if (why == EEXIST)
+        return fail(EX_IOERR, "%s is a file; a run needs a folder", t->folder);
     fail(why == ENOENT ? EX_NOINPUT : EX_IOERR, "%s: the folder cannot be made: %s", t->folder, strerror(why));
     if (why == ENOENT)
         hint("the folder it is to be in does not exist");
@@ -154,7 +204,7 @@ static int read_kept(training *t)
         t->kept_recipe = s.train ? must_format("%s", s.train) : NULL;
     }
     saved_close(&s);
-    free(path);
+    t->kept_path = path;
     kiln_string_free(newest);
     return code;
 }
@@ -165,11 +215,29 @@ static int read_kept(training *t)
 static int choose_network(training *t, const char *data)
 {
     const char *standard = source_is_text(data) ? "gpt2:layers=4,heads=4,embed=128" : "mlp";
-    int code = network_choose(&t->net, text_of(t->a, "model", t->kept_model ? t->kept_model : standard));
+    bool kept = t->kept_model && !given(t->a, "model");
+    int code = kept ? network_choose_kept(&t->net, t->kept_model, t->kept_path)
+                    : network_choose(&t->net, text_of(t->a, "model", standard));
     if (!code && given(t->a, "dropout"))
         t->net.options.dropout = number_of(t->a, "dropout", 0);
     if (!code && given(t->a, "dropout") && !t->net.entry)
         code = fail(EX_USAGE, "--dropout is for models by name; a model file has dropout layers");
+    if (!code && number_of(t->a, "dropout", 0) > 0 && !model_has_option(t->net.entry, "dropout"))
+        code = fail(EX_USAGE, "--dropout: %s has none", t->net.name);
+    return code;
+}
+
+static int open_source(training *t, const char *data)
+{
+    double own = (double)(t->net.entry ? t->net.options.context : t->net.tokens ? t->net.shape[0] : 0), split, length;
+    int code = kept_number(t->kept_data, "split", 0.9, 0, 1, &split);
+    if (!code)
+        code = kept_number(t->kept_data, "length", own > 0 ? own : 128, 1, 1 << 20, &length);
+    if (code)
+        return code;
+    code = source_open(&t->data, data, number_of(t->a, "split", split), count_of(t->a, "length", (int64_t)length));
+    if (code && t->kept_data && !given(t->a, "data"))
+        hint("that is what the run was trained on; --data says where the data is now");
     return code;
 }
 
@@ -178,17 +246,31 @@ static int open_parts(training *t)
     char *kept = meta_text(t->kept_data, "source", NULL);
     const char *data = text_of(t->a, "data", kept ? kept : "digits");
     int code = choose_network(t, data);
-    if (!code) {
-        int64_t length = t->net.entry ? t->net.options.context : t->net.tokens ? t->net.shape[0] : 0;
-        length = count_of(t->a, "length", (int64_t)meta_number(t->kept_data, "length", length ? (double)length : 128));
-        code = t->net.tokens && !given(t->a, "data") && !kept
-                   ? fail(EX_USAGE, "the model %s takes text: give --data FILE.txt", t->net.name)
-                   : source_open(&t->data, data, number_of(t->a, "split", meta_number(t->kept_data, "split", 0.9)),
-                                 length);
-    }
+    if (!code && t->net.tokens && !given(t->a, "data") && !kept)
+        code = fail(EX_USAGE, "the model %s takes text: give --data FILE.txt", t->net.name);
+    if (!code)
+        code = open_source(t, data);
     free(kept);
     if (!code && !t->data.train)
         code = fail(EX_USAGE, "--split leaves no samples to train on");
+    if (!code && t->net.loss == KILN_CROSS_ENTROPY && t->data.info.y.dtype == KILN_DTYPES) {
+        fail(EX_DATAERR, "%s has no labels: there is no file of labels beside the images", t->data.info.name);
+        hint("labels of train-images-idx3-ubyte are in train-labels-idx1-ubyte; --model autoencoder needs none");
+        code = EX_DATAERR;
+    }
+    return code;
+}
+
+/* The weights of a file, or the best ones of a run. */
+static int load_init(training *t)
+{
+    saved s;
+    int code = saved_open(&s, text_of(t->a, "init", ""));
+    if (!code && !kiln_module_load(t->net.module, s.path, false))
+        code = fail_kiln();
+    if (!code)
+        code = check_finite(&t->net, s.path);
+    saved_close(&s);
     return code;
 }
 
@@ -203,9 +285,8 @@ static int set_up(training *t)
     code = network_build(&t->net, &t->data.info, t->device);
     if (code)
         return code;
-    const char *init = text_of(t->a, "init", NULL);
-    if (init && !kiln_module_load(t->net.module, init, false))
-        return fail_kiln();
+    if (given(t->a, "init") && (code = load_init(t)))
+        return code;
     if (!(t->optim = recipe_optim(r, t->net.module)) || (r->ema > 0 && !(t->ema = kiln_ema_new(t->net.module, r->ema))))
         return fail_kiln();
     return recipe_schedule(r, t->optim, samples, &t->schedule);
@@ -281,6 +362,20 @@ static void say_end(const training *t, const kiln_history *h, double seconds)
     printf("\n");
 }
 
+/* A word as a shell would have to be given it. */
+static void say_word(FILE *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
+    if (*word && strspn(word, plain) == strlen(word)) {
+        fprintf(out, " %s", word);
+        return;
+    }
+    fputs(" '", out);
+    for (; *word; word++)
+        *word == '\'' ? fputs("'\\''", out) : fputc(*word, out);
+    fputc('\'', out);
+}
+
 static void say_files(const training *t, bool curve)
 {
     const char *log = text_of(t->a, "log", NULL);
@@ -288,23 +383,14 @@ static void say_files(const training *t, bool curve)
            ", the last checkpoint");
     if (log)
         printf("Saved %s\n", log);
-    const char *run = strcmp(t->folder, DEFAULT_RUN) ? t->folder : "";
-    const char *blank = *run ? " " : "";
-    printf("Try: kiln eval%s%s; kiln %s%s%s\n", blank, run, t->net.tokens ? "generate" : "predict", blank, run);
-}
-
-/* A word as a shell would have to be given it. */
-static void say_word(const char *word)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
-    if (*word && strspn(word, plain) == strlen(word)) {
-        fprintf(stderr, " %s", word);
-        return;
-    }
-    fputs(" '", stderr);
-    for (; *word; word++)
-        *word == '\'' ? fputs("'\\''", stderr) : fputc(*word, stderr);
-    fputc('\'', stderr);
+    bool named = strcmp(t->folder, DEFAULT_RUN) != 0;
+    printf("Try: kiln eval");
+    if (named)
+        say_word(stdout, t->folder);
+    printf("; kiln %s", t->net.tokens ? "generate" : "predict");
+    if (named)
+        say_word(stdout, t->folder);
+    printf("\n");
 }
 
 static int interrupted(const training *t, const kiln_history *h)
@@ -313,7 +399,7 @@ static int interrupted(const training *t, const kiln_history *h)
     fprintf(stderr, "interrupted: saved %s after %s steps; go on with: kiln train", t->folder, show_count(h->steps));
     for (int i = 0; i < t->a->argc; i++)
         if (strcmp(t->a->argv[i], "--resume") != 0)
-            say_word(t->a->argv[i]);
+            say_word(stderr, t->a->argv[i]);
     fputs(" --resume\n", stderr);
     return EXIT_INTERRUPTED;
 }
@@ -394,9 +480,11 @@ static int train(const arguments *a)
     network_free(&t.net);
     source_free(&t.data);
     if (code && t.made_folder)
-        rmdir(t.folder); /* where nothing came to be in it */
+        undo_folder(&t);
     free(t.log);
     free(t.curve);
+    free(t.moved);
+    free(t.kept_path);
     free(t.kept_model);
     free(t.kept_data);
     free(t.kept_recipe);

@@ -35,6 +35,7 @@ typedef struct network {
     model_options options;    /* of the entry */
     char *text;               /* what describes it in a run: name and options, or the model file itself */
     char name[64];
+    bool kept; /* it was described by a run, not on the command line */
     kiln_module *module;
     bool tokens; /* takes bytes of a text */
     int ndim;    /* of one input */
@@ -45,9 +46,10 @@ typedef struct network {
     unsigned metrics; /* those that suit the loss, for training */
 } network;
 
-/* From "name:key=value,…", the path of a model file, or the text of one (as a run keeps it). Nothing is built yet when
- * it is a name. */
+/* From what --model takes: "name:key=value,…" or the path of a model file. Nothing is built yet when it is a name. */
 int network_choose(network *n, const char *text);
+/* From what the run in `path` keeps: a name with options, or the text of a model file. */
+int network_choose_kept(network *n, const char *text, const char *path);
 /* Takes the sizes that were not given from the data (NULL: the model's own defaults), builds, and checks that they fit.
  */
 int network_build(network *n, const kiln_data_info *data, kiln_device device);
@@ -84,6 +86,10 @@ void saved_close(saved *s);
 /* A text and a number from the JSON object of a metadata pair; `otherwise` where it has none. */
 char *meta_text(const char *json, const char *key, const char *otherwise);
 double meta_number(const char *json, const char *key, double otherwise);
+/* The same for one that must be `otherwise` or from min to max, since a file can say anything. */
+int kept_number(const char *json, const char *key, double otherwise, double min, double max, double *out);
+/* Checks that a network has numbers for weights; `path` is the file they came from. */
+int check_finite(const network *n, const char *path);
 
 /* What eval, predict and generate begin with: the network of the run in a->rest[0] (DEFAULT_RUN without), with its
  * weights, in eval mode; and its data or that of --data, unless `s` is NULL. */

@@ -248,7 +248,7 @@ static void draw_specks(draw *r, four *pixels)
 static void finish(draw *r, four *pixels)
 {
     float darkness = uniform(r, INK_LEAST, 1), noise = uniform(r, NOISE_LEAST, NOISE_MOST);
-    four_words s;
+    four_words s = {0};
     for (int i = 0; i < 4; i++)
         s[i] = next_word(r) | 1;
     four scale = all(noise * (1.0f / 147.80f)), zero = all(0), one = all(1);

@@ -2,16 +2,9 @@
  * small samples is prepared in microseconds, and waking somebody for each would cost more than that. */
 #include "data/ring.h"
 #include <signal.h>
-#include <time.h>
 #include "core/alloc.h"
+#include "core/clock.h"
 #include "core/fail.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 int64_t kiln_ring_batch_size(const kiln_ring *r, int64_t index)
 {
@@ -150,10 +143,10 @@ void kiln_ring_restart(kiln_ring *r, int64_t epoch, int64_t index)
 /* Prepares the batch in the calling thread. */
 static kiln_slot *prepare_now(kiln_ring *r, int64_t index)
 {
-    double since = now();
+    double since = kiln_seconds();
     kiln_slot *slot = &r->slots[index % r->nslots];
     bool ok = fill(r, slot, index, atomic_load_explicit(&r->jump, memory_order_relaxed));
-    r->waited += now() - since;
+    r->waited += kiln_seconds() - since;
     return ok ? slot : NULL;
 }
 
@@ -164,10 +157,10 @@ kiln_slot *kiln_ring_take(kiln_ring *r, int64_t index)
     kiln_slot *slot = &r->slots[index % r->nslots];
     pthread_mutex_lock(&r->lock);
     if (!slot->ready) {
-        double since = now();
+        double since = kiln_seconds();
         while (!slot->ready)
             listen(r);
-        r->waited += now() - since;
+        r->waited += kiln_seconds() - since;
     }
     pthread_mutex_unlock(&r->lock);
     if (!slot->failed)

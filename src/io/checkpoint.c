@@ -110,11 +110,14 @@ static bool open_part(const kiln_checkpoint *c, int file, const kiln_train_state
 {
     if (!has_part(c, file))
         return true;
-    if (!s->has[file])
-        return kiln_fail(KILN_E_FORMAT, who, "%s was saved without %s", folder, kiln_state_names[file]);
     m->who = who;
     if (!part_of(c, file, &m->want, &m->what))
         return false;
+    if (!s->has[file]) {
+        kiln_fail(KILN_E_FORMAT, who, "%s was saved without %s: there is no %s", folder, m->what,
+                  kiln_state_names[file]);
+        return kiln_hint("go on as the run began, or start afresh in another folder");
+    }
     char *path = kiln_path_join(folder, kiln_state_names[file]);
     m->file = path ? kiln_safetensors_open(path) : NULL;
     kiln_free(path);

@@ -255,6 +255,23 @@ static bool check_names(const header *h, kiln_named *names, int64_t n)
     return true;
 }
 
+/* The name of an object's next member, with the comma before it and the colon behind it; `at`: where it stands. */
+static const char *take_name(header *h, bool first, const char *what, size_t *at)
+{
+    if (!first && !take(h, ',')) {
+        bad(h, h->at, "',' or '}' expected");
+        return NULL;
+    }
+    skip_space(h);
+    *at = h->at;
+    const char *name = take_string(h, what);
+    if (name && !take(h, ':')) {
+        bad(h, h->at, "':' expected");
+        return NULL;
+    }
+    return name;
+}
+
 static bool take_metadata(header *h)
 {
     kiln_safetensors *f = h->file;
@@ -265,15 +282,10 @@ static bool take_metadata(header *h)
     if (!KILN_GROW(f->meta, f->meta_capacity, 1))
         return false;
     for (bool more = !take(h, '}'); more; more = !take(h, '}')) {
-        if (f->metas && !take(h, ','))
-            return bad(h, h->at, "',' or '}' expected");
-        skip_space(h);
-        size_t at = h->at;
-        const char *key = take_string(h, "a name in '__metadata__'");
+        size_t at;
+        const char *key = take_name(h, f->metas == 0, "a name in '__metadata__'", &at);
         if (!key)
             return false;
-        if (!take(h, ':'))
-            return bad(h, h->at, "':' expected");
         const char *value = take_string(h, "a string for a name of '__metadata__'");
         if (!value || !KILN_GROW(f->meta, f->meta_capacity, f->metas + 1) ||
             !KILN_GROW(h->keys, h->key_capacity, f->metas + 1))
@@ -290,15 +302,10 @@ static bool take_entries(header *h)
         return bad(h, 0, "'{' expected");
     h->at = 1;
     for (bool more = !take(h, '}'), first = true; more; more = !take(h, '}'), first = false) {
-        if (!first && !take(h, ','))
-            return bad(h, h->at, "',' or '}' expected");
-        skip_space(h);
-        size_t at = h->at;
-        const char *name = take_string(h, "a tensor's name");
+        size_t at;
+        const char *name = take_name(h, first, "a tensor's name", &at);
         if (!name)
             return false;
-        if (!take(h, ':'))
-            return bad(h, h->at, "':' expected");
         skip_space(h);
         if (!(strcmp(name, "__metadata__") ? take_tensor(h, name, at) : take_metadata(h)))
             return false;

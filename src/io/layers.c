@@ -290,7 +290,7 @@ static kiln_module *build_residual(kiln_model_builder *b, const kiln_layer_args 
 #define SERIES 2, "[channels, length]"
 #define STEPS  2, "[length, width]"
 
-#define CONV(name, dims, KIND)                                                                                         \
+#define CONV(name, dims, KIND, ...)                                                                                    \
     {                                                                                                                  \
         name,                                                                                                          \
             {NEEDED("out", 1, BIG),                                                                                    \
@@ -299,20 +299,8 @@ static kiln_module *build_residual(kiln_model_builder *b, const kiln_layer_args 
              {"padding", KILN_OPTION_##KIND, false, 0, BIG, NULL},                                                     \
              {"dilation", KILN_OPTION_##KIND, false, 1, BIG, NULL},                                                    \
              WHOLE("groups", 1, BIG),                                                                                  \
-             FLAG("bias")},                                                                                            \
-            build_conv, dims                                                                                           \
-    }
-#define CONV_TRANSPOSE(name, dims, KIND)                                                                               \
-    {                                                                                                                  \
-        name,                                                                                                          \
-            {NEEDED("out", 1, BIG),                                                                                    \
-             {"kernel", KILN_OPTION_##KIND, true, 1, BIG, NULL},                                                       \
-             {"stride", KILN_OPTION_##KIND, false, 1, BIG, NULL},                                                      \
-             {"padding", KILN_OPTION_##KIND, false, 0, BIG, NULL},                                                     \
-             {"output_padding", KILN_OPTION_##KIND, false, 0, BIG, NULL},                                              \
-             {"dilation", KILN_OPTION_##KIND, false, 1, BIG, NULL},                                                    \
-             WHOLE("groups", 1, BIG),                                                                                  \
-             FLAG("bias")},                                                                                            \
+             FLAG("bias"),                                                                                             \
+             ##__VA_ARGS__},                                                                                           \
             build_conv, dims                                                                                           \
     }
 #define MAX_POOL(name, dims)                                                                                           \
@@ -349,8 +337,8 @@ const kiln_layer kiln_layers[] = {
     {"linear", {NEEDED("out", 1, BIG), FLAG("bias")}, build_linear, 0, NULL},
     CONV("conv1d", SERIES, WHOLE),
     CONV("conv2d", IMAGE, PAIR),
-    CONV_TRANSPOSE("conv_transpose1d", SERIES, WHOLE),
-    CONV_TRANSPOSE("conv_transpose2d", IMAGE, PAIR),
+    CONV("conv_transpose1d", SERIES, WHOLE, WHOLE("output_padding", 0, BIG)),
+    CONV("conv_transpose2d", IMAGE, PAIR, PAIR("output_padding", 0)),
     {"embedding",
      {NEEDED("width", 1, BIG), WHOLE("count", 1, BIG), WHOLE("padding_idx", 0, BIG)},
      build_embedding,

@@ -11,6 +11,7 @@
 
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/nearest.h"
 #include "io/file.h"
 #include "io/layers.h"
 #include "ops/op.h"
@@ -44,75 +45,29 @@ static void *blame(const kiln_model_builder *b, int line, const char *layer, boo
 
 /* ---- Suggestions ---- */
 
-/* "MaxPool2D" and "max_pool2d" are the same when names are compared. */
-static void simplify(const char *name, char out[32])
-{
-    size_t n = 0;
-    for (; *name && n < 31; name++)
-        if (*name != '_' && *name != '-')
-            out[n++] = (char)tolower((unsigned char)*name);
-    out[n] = '\0';
-}
-
-/* Letters to be added, removed or changed to come from one name to the other. */
-static int distance(const char *from, const char *to)
-{
-    char a[32], b[32];
-    int row[33];
-    simplify(from, a);
-    simplify(to, b);
-    int n = (int)strlen(b);
-    for (int j = 0; j <= n; j++)
-        row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = corner + (a[i - 1] != b[j - 1]);
-            best = row[j] + 1 < best ? row[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            corner = row[j];
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
-typedef struct nearest {
-    const char *name;
-    int distance;
-} nearest;
-
-static void consider(nearest *best, const char *written, const char *name)
-{
-    int d = distance(written, name), length = (int)strlen(written);
-    if (d <= (length > 5 ? length / 2 : 2) && (!best->name || d < best->distance))
-        *best = (nearest){name, d};
-}
-
 static void *unknown_layer(const kiln_model_builder *b, int line, const char *name)
 {
-    nearest best = {0};
+    kiln_nearest best = {0};
     for (int i = 0; i < kiln_layer_count; i++)
-        consider(&best, name, kiln_layers[i].name);
+        kiln_nearest_offer(&best, name, kiln_layers[i].name);
     if (!strcmp(name, "dense") || !strcmp(name, "fc") || !strcmp(name, "Dense"))
-        best.name = "linear";
-    if (best.name)
-        return kiln_model_bad(b, line, "unknown layer '%.60s'; did you mean '%s'?", name, best.name);
+        best.word = "linear";
+    if (best.word)
+        return kiln_model_bad(b, line, "unknown layer '%.60s'; did you mean '%s'?", name, best.word);
     return kiln_model_bad(b, line, "unknown layer '%.60s'", name);
 }
 
 static void *unknown_option(const kiln_model_builder *b, const kiln_layer *layer, int line, const char *name)
 {
-    nearest best = {0};
+    kiln_nearest best = {0};
     char all[200] = "";
     int n = 0;
     for (; n < KILN_LAYER_OPTIONS && layer->options[n].name; n++) {
-        consider(&best, name, layer->options[n].name);
+        kiln_nearest_offer(&best, name, layer->options[n].name);
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", n ? ", " : "", layer->options[n].name);
     }
-    if (best.name)
-        kiln_model_bad(b, line, "unknown option '%.60s' of %s; did you mean '%s'?", name, layer->name, best.name);
+    if (best.word)
+        kiln_model_bad(b, line, "unknown option '%.60s' of %s; did you mean '%s'?", name, layer->name, best.word);
     else
         kiln_model_bad(b, line, "unknown option '%.60s' of %s", name, layer->name);
     return n ? kiln_hint("%s has: %s", layer->name, all) : kiln_hint("%s has no options", layer->name);
@@ -385,14 +340,14 @@ static bool check_keys(const kiln_model_builder *b, const kiln_yaml *root)
         return kiln_hint("docs/model-files.md has examples");
     }
     for (const kiln_yaml *value = root->first; value; value = value->next) {
-        nearest best = {0};
+        kiln_nearest best = {0};
         bool found = false;
         for (int i = 0; i < 5; i++) {
             found |= !strcmp(value->key, known[i]);
-            consider(&best, value->key, known[i]);
+            kiln_nearest_offer(&best, value->key, known[i]);
         }
-        if (!found && best.name)
-            return kiln_model_bad(b, value->line, "unknown entry '%.60s'; did you mean '%s'?", value->key, best.name);
+        if (!found && best.word)
+            return kiln_model_bad(b, value->line, "unknown entry '%.60s'; did you mean '%s'?", value->key, best.word);
         if (!found)
             return kiln_model_bad(b, value->line,
                                   "unknown entry '%.60s'; there are name, input, vocabulary, context and "

@@ -327,7 +327,9 @@ char *kiln_slot_newest(const char *folder, kiln_train_state *state)
     }
     if (path && damaged.code)
         kiln_notice("%s; the checkpoint before it is used", damaged.message);
-    else if (damaged.code && damaged.code != KILN_E_MEMORY)
+    else if (damaged.code && damaged.code != KILN_E_MEMORY) {
         kiln_fail(KILN_E_FORMAT, who, "%s holds no complete checkpoint: %s", folder, damaged.message);
+        kiln_hint("bring the files back from a copy, or start afresh without resuming");
+    }
     return path;
 }

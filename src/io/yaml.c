@@ -125,9 +125,11 @@ static bool syntax_error(const reader *r)
     if (p->error == YAML_READER_ERROR)
         return kiln_fail(KILN_E_FORMAT, r->who, "%s: byte %zu: %s", r->name, p->problem_offset,
                          p->problem ? p->problem : "this is not a text");
-    return kiln_fail(KILN_E_FORMAT, r->who, "%s:%zu: %s%s%s", r->name, p->problem_mark.line + 1,
-                     p->problem ? p->problem : "this is not YAML", p->context ? ", " : "",
-                     p->context ? p->context : "");
+    kiln_fail(KILN_E_FORMAT, r->who, "%s:%zu: %s%s%s", r->name, p->problem_mark.line + 1,
+              p->problem ? p->problem : "this is not YAML", p->context ? ", " : "", p->context ? p->context : "");
+    if (p->problem && strstr(p->problem, "cannot start any token"))
+        kiln_hint("YAML is indented with blanks: a tab cannot stand there, nor can @ and `");
+    return false;
 }
 
 kiln_yaml *kiln_yaml_parse(kiln_arena *arena, const char *text, size_t bytes, const char *name, const char *who)

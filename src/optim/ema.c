@@ -91,40 +91,39 @@ static bool follow(kiln_ema *e)
     return true;
 }
 
-static bool update(kiln_tensor *average, kiln_tensor *weight, double decay)
+static bool blend(kiln_tensor *average, kiln_tensor *weight, double decay)
 {
     bool blends = kiln_dtype_is_float(kiln_dtype_of(weight)); /* counters are copied */
     return kiln_assign(average, blends ? kiln_lerp(average, weight, 1 - decay) : weight);
 }
 
-bool kiln_ema_update(kiln_ema *e)
+static bool swap(kiln_tensor *average, kiln_tensor *weight, double decay)
+{
+    (void)decay;
+    kiln_tensor *was = kiln_clone(weight);
+    return was && kiln_assign(weight, average) && kiln_assign(average, was);
+}
+
+static bool for_each(kiln_ema *e, bool (*change)(kiln_tensor *average, kiln_tensor *weight, double decay))
 {
     bool ok = kiln_optim_given(e, "average");
     kiln_scope
         kiln_no_grad {
             ok = ok && follow(e);
             for (int64_t i = 0; ok && i < e->count; i++)
-                ok = update(e->averages[i], e->weights[i], e->decay);
+                ok = change(e->averages[i], e->weights[i], e->decay);
         }
     return ok;
 }
 
-static bool swap(kiln_tensor *a, kiln_tensor *b)
+bool kiln_ema_update(kiln_ema *e)
 {
-    kiln_tensor *was = kiln_clone(a);
-    return was && kiln_assign(a, b) && kiln_assign(b, was);
+    return for_each(e, blend);
 }
 
 bool kiln_ema_swap(kiln_ema *e)
 {
-    bool ok = kiln_optim_given(e, "average");
-    kiln_scope
-        kiln_no_grad {
-            ok = ok && follow(e);
-            for (int64_t i = 0; ok && i < e->count; i++)
-                ok = swap(e->weights[i], e->averages[i]);
-        }
-    return ok;
+    return for_each(e, swap);
 }
 
 kiln_params kiln_ema_state(kiln_ema *e)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/fail.h"
+#include "core/nearest.h"
 #include "optim/optim.h"
 
 typedef struct option {
@@ -83,47 +84,21 @@ bool kiln_optim_resolve(const kiln_optim_rule *rule, const kiln_optim_options *g
     return true;
 }
 
-/* How many letters have to be changed, added or left out. */
-static size_t distance(const char *a, const char *b)
-{
-    enum { LONGEST = 32 };
-    size_t row[LONGEST], n = strlen(b);
-    if (n >= LONGEST)
-        return LONGEST;
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 0; a[i]; i++) {
-        size_t corner = row[0];
-        row[0] = i + 1;
-        for (size_t j = 0; j < n; j++) {
-            size_t best = corner + (a[i] != b[j]);
-            corner = row[j + 1];
-            best = corner + 1 < best ? corner + 1 : best;
-            row[j + 1] = row[j] + 1 < best ? row[j] + 1 : best;
-        }
-    }
-    return row[n];
-}
-
 const kiln_optim_rule *kiln_optim_find(const char *name)
 {
-    const kiln_optim_rule *nearest = kiln_optim_rules[0];
+    kiln_nearest nearest = {0};
     char known[120] = "";
-    size_t at = 0, best = SIZE_MAX;
+    size_t at = 0;
     if (!name)
         return kiln_fail(KILN_E_ARGUMENT, "optim", "the optimizer's name is NULL");
     for (const kiln_optim_rule *const *r = kiln_optim_rules; *r; r++) {
-        size_t d = distance(name, (*r)->op.name);
-        if (d == 0)
+        if (strcmp(name, (*r)->op.name) == 0)
             return *r;
-        if (d < best) {
-            best = d;
-            nearest = *r;
-        }
+        kiln_nearest_offer(&nearest, name, (*r)->op.name);
         if (at < sizeof known)
             at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", (*r)->op.name);
     }
     kiln_fail(KILN_E_ARGUMENT, "optim", "there is no optimizer \"%.60s\"", name);
-    return best <= 2 ? kiln_hint("did you mean \"%s\"? There are: %s", nearest->op.name, known)
-                     : kiln_hint("there are: %s", known);
+    return nearest.word ? kiln_hint("did you mean \"%s\"? There are: %s", nearest.word, known)
+                        : kiln_hint("there are: %s", known);
 }

@@ -121,7 +121,7 @@ static bool check_room(const kiln_trace *tr, const kiln_plan *p, int64_t left)
         kiln_hint("nothing was changed. A batch of about %lld instead of %lld would fit", (long long)fits,
                   (long long)batch);
     else
-        kiln_hint("nothing was changed. Release tensors or raise the limit (kiln_memory_set_limit)");
+        kiln_hint("nothing was changed. Use a smaller batch or model, release tensors, or raise the limit");
     return false;
 }
 
@@ -201,16 +201,18 @@ static void hand_over(kiln_trace *tr, kiln_run *running)
     }
 }
 
-static void note_info(const kiln_plan *p, bool found)
+static kiln_plan_info info_of(const kiln_plan *p, bool found)
 {
-    last_info = (kiln_plan_info){.nodes = p->nnodes,
-                                 .kernels = p->nkernels,
-                                 .arena_bytes = p->arena_bytes,
-                                 .output_bytes = p->all_output_bytes,
-                                 .peak_bytes = p->arena_bytes + p->all_output_bytes,
-                                 .flops = p->flops,
-                                 .bytes = p->bytes,
-                                 .replayed = found};
+    return (kiln_plan_info){.nodes = p->nnodes,
+                            .kernels = p->nkernels,
+                            .arena_bytes = p->arena_bytes,
+                            .output_bytes = p->all_output_bytes,
+                            .peak_bytes = p->arena_bytes + p->all_output_bytes,
+                            .gradient_bytes = p->role_bytes[KILN_ROLE_GRADIENT],
+                            .activation_bytes = p->role_bytes[KILN_ROLE_ACTIVATION],
+                            .flops = p->flops,
+                            .bytes = p->bytes,
+                            .replayed = found};
 }
 
 /* A step in which an error was raised, and not cleared, will be discarded: nothing of it may run any more. */
@@ -237,7 +239,7 @@ bool kiln_flush(kiln_trace *tr, bool final)
     kiln_plan *p = ok ? get_plan(tr, &found) : NULL;
     ok = p && run(tr, p, &running);
     if (ok) {
-        note_info(p, found);
+        last_info = info_of(p, found);
         hand_over(tr, running);
         kiln_trace_next_segment(tr);
     } else
@@ -259,23 +261,48 @@ static void count_scope_handles(int sign)
     }
 }
 
-char *kiln_plan_describe(void)
+/* ---- Looking without running ---- */
+
+/* The plan of what is pending, with a reference; NULL with an error. */
+static kiln_plan *plan_pending(const char *who, bool *found)
 {
     kiln_trace *tr = kiln_trace_current();
     if (!tr)
         return NULL;
     if (tr->nnodes == tr->first_node)
-        return kiln_fail(KILN_E_STATE, "plan_describe",
-                         "nothing is pending: record a step first, and read no value of it");
+        return kiln_fail(KILN_E_STATE, who, "nothing is pending: record a step first, and read no value of it");
     int64_t ncode = tr->ncode;
     uint64_t hash = tr->hash;
-    bool found;
     count_scope_handles(1); /* as at the end of the step: what only open scopes hold will be gone */
-    kiln_plan *p = list_results(tr, true) && finish_code(tr) ? get_plan(tr, &found) : NULL;
+    kiln_plan *p = list_results(tr, true) && finish_code(tr) ? get_plan(tr, found) : NULL;
     count_scope_handles(-1);
     tr->ncode = ncode; /* what was appended describes this moment, not the segment */
     tr->hash = hash;
+    return p;
+}
+
+char *kiln_plan_describe(void)
+{
+    bool found = false;
+    kiln_plan *p = plan_pending("plan_describe", &found);
     char *text = p ? kiln_plan_text(p) : NULL;
     kiln_plan_unref(p);
     return text;
+}
+
+bool kiln_plan_pending(kiln_plan_info *info)
+{
+    bool found = false;
+    kiln_plan *p = info ? plan_pending("plan_pending", &found) : NULL;
+    if (p)
+        *info = info_of(p, found);
+    kiln_plan_unref(p);
+    return p != NULL;
+}
+
+void kiln_discard(void)
+{
+    kiln_trace *tr = kiln_trace_current();
+    if (tr && !tr->busy)
+        kiln_trace_discard(tr);
 }

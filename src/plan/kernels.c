@@ -8,8 +8,8 @@ typedef struct writer {
     kiln_plan *p;
     int64_t buffers_capacity;
     int32_t *slot_buffer; /* by slot */
-    int32_t *slot_read;   /* by slot: the last kernel that reads it; -1 */
-    int32_t last_check;   /* the last kernel that can meet a bad index; -1 */
+    int32_t *slot_read;   /* by slot: when it is read last; -1 */
+    int32_t last_check;   /* when a bad index can be met last; -1 */
     /* The group being written. */
     kiln_group *g;
     int32_t group, loads_capacity;
@@ -202,7 +202,7 @@ static bool passes_on(const writer *w, int load)
  * even a step that is called off because of a bad index. */
 static bool may_write_slot(const writer *w, const kiln_draft_value *x, const kiln_kernel *k)
 {
-    int32_t now = (int32_t)w->p->nkernels;
+    int32_t now = w->d->ngroups - 1 - w->group; /* counted as in order.c: with groups that are left out */
     if (w->slot_read[x->slot] > now || w->last_check > now || (w->g->reduces && w->d->groups[w->group].permuted))
         return false;
     int32_t buffer = w->slot_buffer[x->slot];
@@ -376,6 +376,32 @@ static bool write_commit(writer *w, int32_t value, kiln_kernel *k)
 
 /* ---- All of them ---- */
 
+/* Whether a node makes nothing and cannot call the step off either: it need not run. */
+static bool is_idle(const kiln_draft *d, const kiln_node *n)
+{
+    bool empty = !n->op->checks_indices;
+    for (int j = 0; j < n->nout; j++)
+        empty &= kiln_draft_numel(d->values[kiln_draft_of(d, n->out + j)].v) == 0;
+    return empty;
+}
+
+/* Leaves out a group that makes only values of no elements (the receipts of an optimizer are such). Those that outlive
+ * the step still get their storage. */
+static bool skip_idle(writer *w, int32_t group)
+{
+    const kiln_draft *d = w->d;
+    for (int32_t i = d->groups[group].last; i >= 0; i = d->node_next[i])
+        if (!is_idle(d, kiln_draft_node(d, i)))
+            return false;
+    for (int32_t i = d->groups[group].last; i >= 0; i = d->node_next[i])
+        for (int j = 0; j < kiln_draft_node(d, i)->nout; j++) {
+            int32_t out = kiln_draft_of(d, kiln_draft_node(d, i)->out + j);
+            if (d->values[out].output >= 0)
+                buffer_of(w, out);
+        }
+    return true;
+}
+
 /* When each slot is read last. */
 static void find_hazards(writer *w)
 {
@@ -421,6 +447,8 @@ bool kiln_draft_kernels(kiln_draft *d)
         return false;
     find_hazards(&w);
     for (int32_t group = d->ngroups; group-- > 0;) {
+        if (skip_idle(&w, group))
+            continue;
         kiln_kernel *k = &w.p->kernels[w.p->nkernels];
         k->workspace = -1;
         bool ok = d->groups[group].work == KILN_WORK_GROUP ? write_group(&w, group, k)
@@ -432,7 +460,8 @@ bool kiln_draft_kernels(kiln_draft *d)
     for (int64_t c = 0; c < d->tr->ncommits; c++) {
         int32_t value = kiln_draft_of(d, d->tr->commits[c]);
         const kiln_draft_value *x = &d->values[value];
-        if (x->buffer >= 0 && w.p->buffers[x->buffer].place == KILN_IN_SLOT)
+        bool written = x->buffer >= 0 && w.p->buffers[x->buffer].place == KILN_IN_SLOT;
+        if (written || kiln_draft_numel(x->v) == 0)
             continue;
         kiln_kernel *k = &w.p->kernels[w.p->nkernels];
         k->workspace = -1;

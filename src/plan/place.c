@@ -113,13 +113,21 @@ static void place_buffer(layout *l, int32_t buffer)
         b->offset = take(l, round_up(b->bytes));
 }
 
+static void place_operands(layout *l, const kiln_operand *o, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (o[i].buffer >= 0)
+            place_buffer(l, o[i].buffer);
+}
+
 static void place_kernel(layout *l, int32_t number)
 {
     kiln_plan *p = l->d->plan;
     kiln_kernel *k = &p->kernels[number];
-    for (int j = 0; j < k->nout; j++)
-        place_buffer(l, k->out[j].buffer);
+    place_operands(l, k->in, k->nin); /* those of no elements, which no kernel writes; others have their place */
+    place_operands(l, k->out, k->nout);
     if (k->group) {
+        place_operands(l, k->group->loads, k->group->nloads);
         for (int s = 0; s < k->group->nstores; s++) {
             kiln_operand *to = &k->group->stores[s].to;
             kiln_buffer *b = &p->buffers[to->buffer];

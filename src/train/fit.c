@@ -5,6 +5,7 @@
  * that a run and its log can be repeated and continued to the bit. */
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "kiln/grad.h"
@@ -371,7 +372,7 @@ kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options
 {
     kiln_training t = {.o = options, .model = model, .called = kiln_seconds(), .best = INFINITY, .lr = NAN};
     t.history.best = -1;
-    t.log.file = -1;
+    t.log.file = t.folder = -1;
     t.history.stop = KILN_STOP_ERROR;
     kiln_modes modes;
     if (!kiln_can_begin("fit", model, train) || !kiln_modes_get(&modes, model))
@@ -388,6 +389,8 @@ kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options
         t.history.stop = KILN_STOP_ERROR;
     kiln_progress_close(&t.progress);
     kiln_log_close(&t.log);
+    if (t.folder >= 0)
+        close(t.folder);
     kiln_loader_free(t.loader);
     kiln_meter_free(&t.meter);
     if (t.optim)

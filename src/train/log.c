@@ -19,7 +19,8 @@ static bool fail_file(kiln_journal *l, const char *what)
     int error = errno;
     kiln_fail(error == ENOENT ? KILN_E_MISSING : KILN_E_IO, "fit", "the log %s cannot be %s: %s", l->path, what,
               strerror(error));
-    kiln_hint("is there room on the disk, and may the file be written?");
+    kiln_hint(error == ENOENT || error == ENOTDIR ? "is the folder there that it is to be in?"
+                                                  : "is there room on the disk, and may the file be written?");
     return false;
 }
 
@@ -72,8 +73,10 @@ bool kiln_log_open(kiln_journal *l, const char *path, unsigned metrics, bool val
     memcpy(l->path, path, length + 1);
     l->csv = length >= 4 && !strcasecmp(path + length - 4, ".csv");
     l->file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | (bytes > 0 ? 0 : O_TRUNC), 0666);
-    if (l->file < 0 && (errno == EACCES || errno == ENXIO || errno == EINVAL) && !bytes)
+    int error = errno;
+    if (l->file < 0 && (error == EACCES || error == ENXIO || error == EINVAL) && !bytes)
         l->file = open(path, O_WRONLY | O_CLOEXEC); /* a pipe or a device */
+    errno = error;
     if (l->file < 0)
         return fail_file(l, "opened");
     if (bytes > 0 && !find_end(l, bytes))

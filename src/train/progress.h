@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include "core/clock.h"
 
 enum { KILN_PROGRESS_VALUES = 12, KILN_PROGRESS_TEXT = 1024 };
 
@@ -43,7 +44,5 @@ bool kiln_progress_due(const kiln_progress *p); /* is it time to draw again? */
 void kiln_progress_draw(kiln_progress *p, const kiln_progress_line *l);
 void kiln_progress_note(kiln_progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void kiln_progress_close(kiln_progress *p); /* leaves a moving line as it is and goes to the next */
-
-double kiln_seconds(void); /* of a clock that only goes forward */
 
 #endif

@@ -4,10 +4,13 @@
 #include "train/training.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "core/alloc.h"
 #include "core/fail.h"
 
@@ -28,8 +31,8 @@ bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals)
     }
     kiln_fail(KILN_E_STATE, "fit", "the loss became %s in epoch %lld, between steps %lld and %lld",
               isnan(sum) ? "NaN" : "infinite", (long long)t->epoch + 1, (long long)t->finite + 1, (long long)t->step);
-    kiln_hint("try a lower learning rate or clipping (clip_norm = 1), and look for NaN or huge values in the data%s%s",
-              t->o.checkpoint ? "; the last checkpoint is from before: " : "", t->o.checkpoint ? t->o.checkpoint : "");
+    kiln_hint("try a lower learning rate or clip gradients to a norm of 1, and look for huge values in the data%s%s",
+              t->saved ? "; the last checkpoint is from before: " : "", t->saved ? t->o.checkpoint : "");
     return false;
 }
 
@@ -109,6 +112,9 @@ static bool get_history(kiln_training *t, const json_t *list)
     json_t *o;
     json_array_foreach(list, i, o)
     {
+        if (!json_is_object(o))
+            return kiln_fail(KILN_E_FORMAT, "fit", "the checkpoint in %s has something else than epochs in its history",
+                             t->o.checkpoint);
         kiln_epoch e = {.epoch = get_int(o, "epoch", (int64_t)i),
                         .train = get_result(json_object_get(o, "train")),
                         .test = get_result(json_object_get(o, "test")),
@@ -194,6 +200,7 @@ bool kiln_training_save(kiln_training *t)
     bool done = kiln_checkpoint_save(t->o.checkpoint, &c, 0);
     free(extra);
     t->dirty = t->dirty && !done;
+    t->saved = t->saved || done;
     return done;
 }
 
@@ -232,7 +239,22 @@ static bool make_folder(const char *folder)
     kiln_free(path);
     if (failed)
         return kiln_fail(KILN_E_IO, "fit", "the folder %s cannot be made: %s", folder, strerror(failed));
+    if (access(folder, W_OK | X_OK) != 0)
+        return kiln_fail(KILN_E_IO, "fit", "the folder %s cannot be written to: %s", folder, strerror(errno));
     return true;
+}
+
+/* Two runs in one folder would take each other's checkpoints for their own. */
+static bool lock_folder(kiln_training *t)
+{
+    t->folder = open(t->o.checkpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (t->folder < 0)
+        return kiln_fail(KILN_E_IO, "fit", "the folder %s cannot be opened: %s", t->o.checkpoint, strerror(errno));
+    if (flock(t->folder, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) /* a file system may have no locks */
+        return true;
+    kiln_fail(KILN_E_IO, "fit", "another run is at work in the folder %s", t->o.checkpoint);
+    kiln_hint("wait for its end, or choose another folder");
+    return false;
 }
 
 /* In the middle of an epoch everything that decides which samples come next must be as it was. */
@@ -294,7 +316,7 @@ static bool check_unused(const char *folder)
     if (!there)
         return kiln_ok();
     kiln_fail(KILN_E_STATE, "fit", "the folder %s holds a run already: %s", folder, there);
-    kiln_hint("go on with it (.resume = true), remove it, or choose another folder");
+    kiln_hint("resume it, remove it, or choose another folder");
     kiln_string_free(there);
     return false;
 }
@@ -303,14 +325,14 @@ bool kiln_training_resume(kiln_training *t)
 {
     if (!t->o.checkpoint)
         return true;
-    if (!make_folder(t->o.checkpoint))
+    if (!make_folder(t->o.checkpoint) || !lock_folder(t))
         return false;
     if (!t->o.resume)
         return check_unused(t->o.checkpoint);
     kiln_checkpoint c = {.model = t->model, .optim = t->optim, .schedule = t->o.schedule, .ema = t->o.ema};
     if (!kiln_checkpoint_load(t->o.checkpoint, &c))
         return kiln_ok(); /* none there: a fresh start */
-    t->resumed = true;
+    t->resumed = t->saved = true;
     t->epoch = c.epoch;
     t->batch = c.batch;
     t->step = t->finite = c.step;

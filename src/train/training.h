@@ -41,6 +41,8 @@ typedef struct kiln_training {
     int64_t done_here;    /* batches trained on in this epoch and call: for times a step */
     bool resumed;         /* from a checkpoint */
     bool dirty;           /* something happened since the last checkpoint */
+    bool saved;           /* there is a checkpoint */
+    int folder;           /* of the checkpoints, locked; -1: none */
 } kiln_training;
 
 /* Checks the options and the data, makes the parts, and resumes where that is wanted. What was made is the caller's to

@@ -6,17 +6,8 @@
 #include "device/cpu/isa.h"
 #include "ops/op.h"
 
-#define REAL    float
-#define NAME(x) x##_f32
-#include "device/cpu/attention_kernels.h"
-#undef REAL
-#undef NAME
-
-#define REAL    double
-#define NAME(x) x##_f64
-#include "device/cpu/attention_kernels.h"
-#undef REAL
-#undef NAME
+#define KERNELS "device/cpu/attention_kernels.h"
+#include "device/cpu/reals.h"
 
 enum { BLOCK_TILES = 8, ENOUGH_HEADS = 16 };
 

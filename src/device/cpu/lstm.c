@@ -28,17 +28,8 @@ static int64_t units_of(const lstm *p, int64_t unit)
     return p->h - unit < p->block ? p->h - unit : p->block;
 }
 
-#define REAL    float
-#define NAME(x) x##_f32
-#include "device/cpu/lstm_kernels.h"
-#undef REAL
-#undef NAME
-
-#define REAL    double
-#define NAME(x) x##_f64
-#include "device/cpu/lstm_kernels.h"
-#undef REAL
-#undef NAME
+#define KERNELS "device/cpu/lstm_kernels.h"
+#include "device/cpu/reals.h"
 
 /* Both operations' first operand is [T, N, 4H]. */
 static lstm measure(const kiln_cpu_call *c)

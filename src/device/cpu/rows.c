@@ -86,6 +86,16 @@ static job measure_rows(const kiln_cpu_call *c)
     return j;
 }
 
+/* Spreads the rows over tasks; `cost` is what an element takes. */
+static void run_rows(const kiln_cpu_call *c, int64_t cost, void (*task)(void *context, int64_t task, int worker))
+{
+    job j = measure_rows(c);
+    if (j.items == 0)
+        return;
+    j.tasks = kiln_range_count(j.items, cost * j.n);
+    kiln_parallel(j.tasks, task, &j);
+}
+
 static void normalize_task(void *context, int64_t task, int worker)
 {
     (void)worker;
@@ -99,11 +109,7 @@ static void normalize_task(void *context, int64_t task, int worker)
 
 static void normalize_rows(const kiln_cpu_call *c)
 {
-    job j = measure_rows(c);
-    if (j.items == 0)
-        return;
-    j.tasks = kiln_range_count(j.items, 2 * j.n);
-    kiln_parallel(j.tasks, normalize_task, &j);
+    run_rows(c, 2, normalize_task);
 }
 
 /* ---- layer_norm_rows ---- */
@@ -129,11 +135,7 @@ static void layer_norm_task(void *context, int64_t task, int worker)
 
 static void layer_norm_rows(const kiln_cpu_call *c)
 {
-    job j = measure_rows(c);
-    if (j.items == 0)
-        return;
-    j.tasks = kiln_range_count(j.items, 3 * j.n);
-    kiln_parallel(j.tasks, layer_norm_task, &j);
+    run_rows(c, 3, layer_norm_task);
 }
 
 /* Where a task's sums of the gradients of weight and bias go, one behind the other. */

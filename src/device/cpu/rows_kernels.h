@@ -185,17 +185,24 @@ static void NAME(softmax_columns)(const void *from, void *to, int64_t columns, i
     }
 }
 
+/* The mean of a row, and 1/√(variance + eps). */
+static inline REAL NAME(moments)(const REAL *x, int64_t n, double eps, REAL *rstd)
+{
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; i += BLOCK)
+        sum += NAME(sum)(x + i, n - i < BLOCK ? n - i : BLOCK);
+    REAL mean = (REAL)(sum / (double)n);
+    for (int64_t i = 0; i < n; i += BLOCK)
+        squares += NAME(sum_squares)(x + i, n - i < BLOCK ? n - i : BLOCK, mean);
+    *rstd = (REAL)(1 / kiln_f64_sqrt(squares / (double)n + eps));
+    return mean;
+}
+
 static void NAME(normalize)(const void *from, void *to, void *means, void *rstds, int64_t rows, int64_t n, double eps)
 {
     for (int64_t row = 0; row < rows; row++) {
         const REAL *x = (const REAL *)from + row * n;
-        double sum = 0, squares = 0;
-        for (int64_t i = 0; i < n; i += BLOCK)
-            sum += NAME(sum)(x + i, n - i < BLOCK ? n - i : BLOCK);
-        REAL mean = (REAL)(sum / (double)n);
-        for (int64_t i = 0; i < n; i += BLOCK)
-            squares += NAME(sum_squares)(x + i, n - i < BLOCK ? n - i : BLOCK, mean);
-        REAL rstd = (REAL)(1 / kiln_f64_sqrt(squares / (double)n + eps));
+        REAL rstd, mean = NAME(moments)(x, n, eps, &rstd);
         NAME(less_times)(x, (REAL *)to + row * n, n, mean, rstd);
         ((REAL *)means)[row] = mean;
         ((REAL *)rstds)[row] = rstd;
@@ -222,13 +229,7 @@ static void NAME(layer_norm)(const kiln_layer_norm_rows *r, double eps)
     int64_t n = r->n;
     for (int64_t row = 0; row < r->rows; row++) {
         const REAL *x = (const REAL *)r->x + row * n;
-        double sum = 0, squares = 0;
-        for (int64_t i = 0; i < n; i += BLOCK)
-            sum += NAME(sum)(x + i, n - i < BLOCK ? n - i : BLOCK);
-        REAL mean = (REAL)(sum / (double)n);
-        for (int64_t i = 0; i < n; i += BLOCK)
-            squares += NAME(sum_squares)(x + i, n - i < BLOCK ? n - i : BLOCK, mean);
-        REAL rstd = (REAL)(1 / kiln_f64_sqrt(squares / (double)n + eps));
+        REAL rstd, mean = NAME(moments)(x, n, eps, &rstd);
         NAME(scale_shift)(x, r->weight, r->bias, (REAL *)r->y + row * n, n, mean, rstd);
         ((REAL *)r->mean)[row] = mean;
         ((REAL *)r->rstd)[row] = rstd;
@@ -274,8 +275,8 @@ static void NAME(layer_norm_grad)(const kiln_layer_norm_rows *r)
         double sum = 0, along = 0;
         for (int64_t i = 0; i < n; i += BLOCK)
             NAME(layer_norm_sums)
-            (x + i, gy + i, w ? w + i : NULL, (REAL *)r->gweight + i, (REAL *)r->gbias + i,
-             n - i < BLOCK ? n - i : BLOCK, mean, rstd, &sum, &along);
+        (x + i, gy + i, w ? w + i : NULL, (REAL *)r->gweight + i, (REAL *)r->gbias + i, n - i < BLOCK ? n - i : BLOCK,
+         mean, rstd, &sum, &along);
         REAL a = (REAL)(sum / (double)n), b = (REAL)(along / (double)n);
         if (w) {
             IVDEP
