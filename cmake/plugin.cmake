@@ -30,6 +30,12 @@ macro(kiln_cuda_plugin)
         find_package(CUDAToolkit REQUIRED)
         message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}")
         kiln_plugin(cuda CUDA::cudart_static ${CMAKE_DL_LIBS} Threads::Threads)
+        set(here ${PROJECT_SOURCE_DIR}/src/device/cuda)
+        # Rounded after every operation, as the CPU's and the generated kernels are: the same bits, fused or not.
+        set_source_files_properties(${here}/group.cu ${here}/random.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+        # It holds these as text for generated kernels.
+        set_source_files_properties(${here}/nvrtc.c PROPERTIES OBJECT_DEPENDS
+            "${here}/fold.cuh;${here}/words.cuh;${here}/pointwise.cuh;${here}/reduction.h;${PROJECT_SOURCE_DIR}/src/ops/pointwise_math.h")
     else()
         message(STATUS "CUDA: no")
     endif()

@@ -63,7 +63,7 @@ typedef struct kiln_pw_row {
     int8_t scalars;   /* run-time scalars: s, t */
     int8_t classes;   /* bit 1 << kiln_pw_class: where the row exists */
 } kiln_pw_row;
-extern const kiln_pw_row kiln_pw_rows[KILN_PW_ROWS];
+KILN_PLUGIN_API extern const kiln_pw_row kiln_pw_rows[KILN_PW_ROWS];
 
 /* A record for every row that has operands. */
 #define KILN_PW(name, ...)      extern const kiln_op kiln_op_##name;

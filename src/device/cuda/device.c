@@ -3,6 +3,7 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "device/cuda/codegen.h"
 #include "device/cuda/discover.h"
 #include "device/cuda/dnn.h"
 #include "device/cuda/exec.h"
@@ -32,6 +33,7 @@ static void cuda_close(void *dev)
 {
     kiln_cuda_device *d = dev;
     if (cudaSetDevice(d->index) == cudaSuccess) {
+        kiln_cuda_codegen_close(d);
         kiln_cuda_lt_close(d);
         kiln_cuda_dnn_close(d);
         if (d->stream)

@@ -63,7 +63,7 @@ bool kiln_cuda_describe(int index, kiln_device_info *info)
     cudaRuntimeGetVersion(&runtime);
     version_text(has, sizeof has, driver);
     version_text(built, sizeof built, runtime);
-    snprintf(info->name, sizeof info->name, "%s", p.name);
+    snprintf(info->name, sizeof info->name, "%.127s", p.name);
     info->memory_total = info->memory_free = p.totalGlobalMem;
     info->threads = p.multiProcessorCount;
     snprintf(info->features, sizeof info->features, "compute capability %d.%d, CUDA %s (driver: %s)", p.major, p.minor,

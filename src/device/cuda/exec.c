@@ -2,6 +2,7 @@
  * batches alternate between a few buffers). Running is one launch of a graph whose first node brings the run's number
  * and scalars. */
 #include "device/cuda/exec.h"
+#include "device/cuda/codegen.h"
 #include <stdio.h>
 #include <string.h>
 #include "core/alloc.h"
@@ -146,7 +147,7 @@ typedef struct graph {       /* of one set of addresses */
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     cudaGraphNode_t *headers;
-    double *values; /* the scalars its nodes were last given */
+    uint64_t generation; /* which generated kernels were there when it was captured */
     uint64_t used;
 } graph;
 
@@ -178,7 +179,6 @@ static void forget(graph *g)
         cudaGraphDestroy(g->graph);
     kiln_free(g->addresses);
     kiln_free(g->headers);
-    kiln_free(g->values);
     *g = (graph){0};
 }
 
@@ -239,6 +239,7 @@ static graph *make_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
         if (e->graphs[i].used < g->used)
             g = &e->graphs[i];
     forget(g);
+    g->generation = kiln_cuda_codegen_generation(d);
     g->addresses = kiln_alloc((size_t)naddresses(plan), sizeof *g->addresses);
     g->headers = kiln_alloc((size_t)e->nheaders, sizeof *g->headers);
     if (g->addresses && g->headers) {
@@ -252,11 +253,20 @@ static graph *make_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
     return NULL;
 }
 
+/* A graph that was captured before the last generated kernels were ready is made anew. */
 static graph *find_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
 {
-    for (int i = 0; i < GRAPHS; i++)
-        if (e->graphs[i].exec && same_addresses(&e->graphs[i], e->plan, b))
-            return &e->graphs[i];
+    for (int i = 0; i < GRAPHS; i++) {
+        graph *g = &e->graphs[i];
+        if (!g->exec || !same_addresses(g, e->plan, b))
+            continue;
+        if (g->generation == kiln_cuda_codegen_generation(d))
+            return g;
+        if (!kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed")) /* it may be running */
+            return NULL;
+        g->used = 0;
+        break;
+    }
     return make_graph(d, e, b);
 }
 
@@ -325,9 +335,10 @@ bool kiln_cuda_settle(kiln_cuda_device *d)
     pthread_mutex_unlock(&d->lock);
     if (!failed)
         return true;
-    return plan ? kiln_fail_bad_index(plan, &bad)
-                : kiln_fail(KILN_E_INDEX, NULL, "index %lld is out of range: it must be at least 0 and below %lld",
-                            (long long)bad.index, (long long)bad.limit);
+    if (plan)
+        return kiln_fail_bad_index(plan, &bad);
+    return kiln_fail(KILN_E_INDEX, NULL, "index %lld is out of range: it must be at least 0 and below %lld",
+                     (long long)bad.index, (long long)bad.limit);
 }
 
 /* With the lock held. */

@@ -1,0 +1,43 @@
+/* Generated kernels: a group's program as CUDA C (generate.c), compiled by NVRTC on a thread of its own and kept, in
+ * memory and on disk (codegen.c). Until a kernel is there, and wherever NVRTC is not, the group is interpreted. */
+#ifndef KILN_CUDA_CODEGEN_H
+#define KILN_CUDA_CODEGEN_H
+
+#include "device/cuda/program.h"
+
+enum { KILN_CUDA_POINTERS = 480, KILN_CUDA_MAP_THREADS = 256 };
+typedef struct kiln_cuda_generated { /* the parameter of a generated kernel; it knows how many pointers there are */
+    kiln_cuda_reduction r;
+    int64_t count;
+    const double *scalars;
+    const int32_t *stop;
+    void *data[KILN_CUDA_POINTERS]; /* loads, then stores */
+} kiln_cuda_generated;
+
+/* To be freed with kiln_free; NULL when there is no memory. The group must have at most KILN_CUDA_POINTERS loads and
+ * stores. */
+char *kiln_cuda_group_text(const kiln_cuda_lowered *g);
+void kiln_cuda_group_parameters(kiln_cuda_generated *to, const kiln_cuda_lowered *g);
+
+/* The kernel of this text, for cudaLaunchKernel. *kernel is NULL if it is not there (yet): then it is being compiled,
+ * or cannot be. False with an error when memory runs out. */
+bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, const void **kernel);
+
+/* Changes when kernels have become available that graphs captured before do without. */
+uint64_t kiln_cuda_codegen_generation(kiln_cuda_device *d);
+
+/* Ends the thread and forgets all kernels; no graph may use them any more. */
+void kiln_cuda_codegen_close(kiln_cuda_device *d);
+
+/* ---- nvrtc.c ---- */
+
+/* 0: texts are not compiled; 1: in the background; 2: while the caller waits. KILN_CUDA_JIT=0 and =wait ask for the
+ * first and the last. */
+int kiln_cuda_compiles(void);
+
+/* Gets a cubin for a device of `capability` from the cache on disk or from NVRTC and hands it to `take`. False when
+ * there is none (with an error of the calling thread), or when take returns false. */
+bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *context, const void *cubin, size_t bytes),
+                       void *context);
+
+#endif

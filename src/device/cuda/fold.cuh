@@ -1,0 +1,170 @@
+/* Which elements a thread takes, and how results are folded together. M is what computes elements: the interpreter's
+ * machine, or what codegen.c generates; both therefore give the same bits. It has
+ *   N                                    elements it takes at a time, 2 or 4
+ *   elements(i, n, x)                    computes elements i … i+n-1, n ≤ N, and leaves those to fold in x
+ *   scratch                              shared memory: four words a thread */
+#ifndef KILN_CUDA_FOLD_CUH
+#define KILN_CUDA_FOLD_CUH
+
+#include "device/cuda/words.cuh"
+
+/* ---- Pointwise ---- */
+
+template <typename M> KILN_PW_INLINE void map(int64_t count, const M &m)
+{
+    const int n = M::N;
+    uint64_t unused[n];
+    int64_t step = (int64_t)gridDim.x * blockDim.x * n;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * n; i < count; i += step)
+        m.elements(i, count - i < n ? (int)(count - i) : n, unused);
+}
+
+/* ---- Folding ---- */
+
+/* Results on their way are words of 8 bytes, whatever the class. */
+
+KILN_PW_INLINE uint64_t neutral(int cls, int fold)
+{
+    const uint64_t one = cls == F32 ? bits(1.0f) : cls == F64 ? bits(1.0) : 1;
+    switch (fold) {
+    case PROD:
+    case ALL: return one;
+    case MAX: return cls == F32 ? 0xff800000u : cls == F64 ? 0xfff0000000000000u : cls == I64 ? 0x8000000000000000u : 0;
+    case MIN: return cls == F32 ? 0x7f800000u : cls == F64 ? 0x7ff0000000000000u : cls == I64 ? 0x7fffffffffffffffu : 1;
+    default: return 0;
+    }
+}
+
+template <typename X, typename Ring> KILN_PW_INLINE uint64_t fold_as(int fold, uint64_t a_, uint64_t b_)
+{
+    const X a = as<X>(a_), b = as<X>(b_);
+    switch (fold) {
+    case SUM: return bits((X)((Ring)a + (Ring)b));
+    case PROD: return bits((X)((Ring)a * (Ring)b));
+    case MAX: return ((a > b) | k_isnan(a)) ? a_ : b_;
+    case MIN: return ((a < b) | k_isnan(a)) ? a_ : b_;
+    case ANY: return bits((X)((a != 0) | (b != 0)));
+    default: return bits((X)((a != 0) & (b != 0)));
+    }
+}
+
+KILN_PW_INLINE uint64_t fold_two(int cls, int fold, uint64_t a, uint64_t b)
+{
+    switch (cls) {
+    case F32: return fold_as<float, float>(fold, a, b);
+    case F64: return fold_as<double, double>(fold, a, b);
+    case I64: return fold_as<int64_t, uint64_t>(fold, a, b);
+    default: return fold_as<uint8_t, uint8_t>(fold, a, b);
+    }
+}
+
+/* Elements i … i+n-1, at most a quad, into the four results of this thread. */
+template <typename M>
+KILN_PW_INLINE void fold_quad(const M &m, const kiln_cuda_reduction &r, int64_t i, int n, uint64_t *acc)
+{
+#pragma unroll
+    for (int part = 0; part < 4; part += M::N) {
+        if (part >= n)
+            break;
+        int here = n - part < M::N ? n - part : M::N;
+        uint64_t x[M::N];
+        m.elements(i + part, here, x);
+#pragma unroll
+        for (int v = 0; v < M::N; v++)
+            if (v < here)
+                acc[part + v] = fold_two(r.cls, r.fold, acc[part + v], x[v]);
+    }
+}
+
+KILN_PW_INLINE uint64_t fold_lanes(const kiln_cuda_reduction &r, uint64_t x, int lanes)
+{
+    for (int width = lanes / 2; width > 0; width /= 2)
+        x = fold_two(r.cls, r.fold, x, __shfl_down_sync(0xffffffffu, (unsigned long long)x, width, 32));
+    return x;
+}
+
+KILN_PW_INLINE void put(const kiln_cuda_reduction &r, int64_t outer, int64_t chunk, int64_t inner, uint64_t x)
+{
+    if (r.partials)
+        r.partials[(outer * r.chunks + chunk) * r.inner + inner] = x;
+    else
+        narrow(r.dtype, r.to, outer * r.inner + inner, x);
+}
+
+/* ---- Rows: the reduced dim is innermost ---- */
+
+/* The value of all threads of a block, in thread 0. */
+KILN_PW_INLINE uint64_t fold_block(const kiln_cuda_reduction &r, uint64_t x, uint64_t *warps)
+{
+    x = fold_lanes(r, x, 32);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        warps[threadIdx.x / 32] = x;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int w = 1; w < (int)blockDim.x / 32; w++)
+            x = fold_two(r.cls, r.fold, x, warps[w]);
+    return x;
+}
+
+/* r.lanes threads, up to a warp, share a short row; a whole block shares a chunk of a long one. */
+template <typename M> KILN_PW_INLINE void rows(const kiln_cuda_reduction &r, const M &m)
+{
+    int lane = (int)threadIdx.x % r.lanes, at_once = (int)blockDim.x / r.lanes;
+    int64_t tasks = r.outer * r.chunks;
+    for (int64_t first = (int64_t)blockIdx.x * at_once; first < tasks; first += (int64_t)gridDim.x * at_once) {
+        int64_t task = first + threadIdx.x / r.lanes, row = task / r.chunks, chunk = task % r.chunks;
+        int64_t start = chunk * r.chunk, end = start + r.chunk < r.reduced ? start + r.chunk : r.reduced;
+        uint64_t acc[4];
+        for (int v = 0; v < 4; v++)
+            acc[v] = neutral(r.cls, r.fold);
+        if (task < tasks)
+            for (int64_t at = start + 4 * lane; at < end; at += 4 * r.lanes)
+                fold_quad(m, r, row * r.reduced + at, end - at < 4 ? (int)(end - at) : 4, acc);
+        uint64_t x =
+            fold_two(r.cls, r.fold, fold_two(r.cls, r.fold, acc[0], acc[1]), fold_two(r.cls, r.fold, acc[2], acc[3]));
+        x = r.lanes > 32 ? fold_block(r, x, m.scratch) : fold_lanes(r, x, r.lanes);
+        if (lane == 0 && task < tasks)
+            put(r, row, chunk, 0, x);
+    }
+}
+
+/* ---- Columns: something is kept inside the reduced dim ---- */
+
+/* r.lanes threads take quads of columns side by side; the block's other threads take other rows of the same chunk. */
+template <typename M> KILN_PW_INLINE void columns(const kiln_cuda_reduction &r, const M &m)
+{
+    uint64_t *partial = m.scratch + threadIdx.x;
+    const int next = (int)blockDim.x; /* from the first of a thread's four to the second */
+    int lane = (int)threadIdx.x % r.lanes, line = (int)threadIdx.x / r.lanes, lines = (int)blockDim.x / r.lanes;
+    int64_t blocks = (r.inner + 4 * r.lanes - 1) / (4 * r.lanes), tasks = r.outer * r.chunks * blocks;
+    for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+        int64_t column = (task % blocks * r.lanes + lane) * 4, chunk = task / blocks % r.chunks;
+        int64_t outer = task / blocks / r.chunks;
+        int64_t start = chunk * r.chunk, end = start + r.chunk < r.reduced ? start + r.chunk : r.reduced;
+        int n = r.inner - column < 4 ? (int)(r.inner - column) : 4;
+        uint64_t acc[4];
+        for (int v = 0; v < 4; v++)
+            acc[v] = neutral(r.cls, r.fold);
+        if (n > 0)
+            for (int64_t row = start + line; row < end; row += lines)
+                fold_quad(m, r, (outer * r.reduced + row) * r.inner + column, n, acc);
+        __syncthreads();
+        for (int v = 0; v < 4; v++)
+            partial[v * next] = acc[v];
+        for (int half = lines / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (line < half)
+                for (int v = 0; v < 4; v++) {
+                    acc[v] = fold_two(r.cls, r.fold, acc[v], partial[v * next + half * r.lanes]);
+                    partial[v * next] = acc[v];
+                }
+        }
+        if (line == 0)
+            for (int v = 0; v < 4; v++)
+                if (v < n)
+                    put(r, outer, chunk, column + v, acc[v]);
+    }
+}
+
+#endif

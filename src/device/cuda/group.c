@@ -1,0 +1,214 @@
+/* Groups on CUDA: a group becomes a program (group.h) and a launch or two. Everything is decided from shapes, so it is
+ * the same whenever the group is captured. */
+#include "core/alloc.h"
+#include "device/cuda/codegen.h"
+
+enum { MOST_SHARED = 160 * 1024, FREE_SHARED = 48 * 1024 };
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t at_most(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t at_least(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t power_of_2_from(int64_t n, int64_t limit)
+{
+    int64_t p = 1;
+    while (p < n && p < limit)
+        p *= 2;
+    return p;
+}
+
+/* ---- The shape of a reduction ---- */
+
+/* [kept…, reduced…], or [kept…, reduced…, kept…] when the innermost dim stays. */
+static void walk(kiln_cuda_reduction *r, const kiln_group *g, int *order)
+{
+    int n = 0, last = g->reduce_ndim, inner_from = g->reduce_ndim;
+    while (last > 0 && g->reduce_shape[last - 1] == 1)
+        last--;
+    bool inner_stays = last > 0 && !(g->reduce_dims >> (last - 1) & 1);
+    while (inner_stays && inner_from > 0 &&
+           (g->reduce_shape[inner_from - 1] == 1 || !(g->reduce_dims >> (inner_from - 1) & 1)))
+        inner_from--;
+    r->outer = r->reduced = r->inner = 1;
+    for (int i = 0; i < inner_from; i++)
+        if (!(g->reduce_dims >> i & 1)) {
+            order[n++] = i;
+            r->outer *= g->reduce_shape[i];
+        }
+    for (int i = 0; i < inner_from; i++)
+        if (g->reduce_dims >> i & 1) {
+            order[n++] = i;
+            r->reduced *= g->reduce_shape[i];
+        }
+    for (int i = inner_from; i < g->reduce_ndim; i++) {
+        order[n++] = i;
+        r->inner *= g->reduce_shape[i];
+    }
+}
+
+/* Short rows go to parts of a warp, long ones or few ones to blocks. A row is cut where it would keep its block busy
+ * for long while others have nothing to do. */
+static void cut_rows(kiln_cuda_reduction *r)
+{
+    r->chunk = r->reduced;
+    if (r->reduced <= 256 || (r->reduced <= 1024 && r->outer >= 512)) {
+        r->threads = 128;
+        r->lanes = (int32_t)power_of_2_from(ceil_div(r->reduced, 4), 32);
+        return;
+    }
+    r->threads = r->lanes = 256;
+    if (r->reduced > 8192)
+        r->chunk = at_most(at_least(ceil_div(ceil_div(r->outer * r->reduced, 512), 4) * 4, 4096), 32768);
+}
+
+/* Columns are read side by side; their rows are shared by the threads of a block and by blocks. */
+static void cut_columns(kiln_cuda_reduction *r)
+{
+    int64_t quads = ceil_div(r->inner, 4), lanes = power_of_2_from(quads, 32);
+    int64_t lines = at_least(power_of_2_from(r->reduced, 256 / lanes), 32 / lanes);
+    int64_t blocks = r->outer * ceil_div(quads, lanes);
+    int64_t chunks = at_most(ceil_div(512, at_least(blocks, 1)), ceil_div(r->reduced, lines * 4));
+    chunks = at_least(at_least(chunks, ceil_div(r->reduced, lines * 128)), 1);
+    r->lanes = (int32_t)lanes;
+    r->threads = (int32_t)(lanes * lines);
+    r->chunk = ceil_div(ceil_div(r->reduced, chunks), lines) * lines;
+}
+
+void kiln_cuda_lower_reduction(kiln_cuda_reduction *r, const kiln_group *g, int *order)
+{
+    walk(r, g, order);
+    if (r->inner == 1)
+        cut_rows(r);
+    else
+        cut_columns(r);
+    r->chunks = r->reduced > r->chunk ? ceil_div(r->reduced, r->chunk) : 1;
+}
+
+size_t kiln_cuda_group_workspace(const kiln_cuda_device *d, const kiln_group *g)
+{
+    (void)d;
+    kiln_cuda_reduction r = {0};
+    int order[KILN_MAX_DIMS];
+    if (!g->reduces)
+        return 0;
+    kiln_cuda_lower_reduction(&r, g, order);
+    return r.chunks > 1 ? (size_t)(r.outer * r.chunks * r.inner) * sizeof *r.partials : 0;
+}
+
+/* ---- Launching ---- */
+
+static size_t shared_bytes(const kiln_cuda_program *p, int threads)
+{
+    return (size_t)ceil_div(p->bytes, 16) * 16 + (size_t)p->nops * 16 + (size_t)p->nregisters * (size_t)threads * 16 +
+           (p->shape == KILN_CUDA_MAP ? 0 : (size_t)threads * 32);
+}
+
+static bool launch(const kiln_cuda_call *c, const void *kernel, int64_t blocks, int threads, size_t shared,
+                   const void *parameter)
+{
+    dim3 grid = {(unsigned)at_most(blocks, (int64_t)c->multiprocessors * 32), 1, 1}, block = {(unsigned)threads, 1, 1};
+    void *arguments[] = {(void *)(uintptr_t)parameter};
+    if (shared > MOST_SHARED)
+        return kiln_fail(KILN_E_UNSUPPORTED, c->name,
+                         "a group that needs %zu bytes of shared memory is too long for cuda", shared);
+    if (shared > FREE_SHARED &&
+        !kiln_cuda_ok(c->device, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MOST_SHARED),
+                      "shared memory is too small for a group"))
+        return false;
+    cudaLaunchKernel(kernel, grid, block, arguments, shared, c->stream);
+    return kiln_cuda_launched(c);
+}
+
+static bool launch_map(const kiln_cuda_call *c, const kiln_cuda_lowered *w, const void *kernel)
+{
+    const kiln_cuda_program *p = &w->k.p;
+    int cell = w->wide ? 2 : 4, threads = 128;
+    while (threads > 32 && p->count <= (int64_t)threads / 2 * cell * c->multiprocessors)
+        threads /= 2; /* little work: rather on all multiprocessors than in full blocks */
+    while (threads > 32 && shared_bytes(p, threads) > FREE_SHARED)
+        threads /= 2;
+    return launch(c, kernel, ceil_div(p->count, (int64_t)threads * cell), threads, shared_bytes(p, threads), &w->k);
+}
+
+static int64_t reduction_blocks(const kiln_cuda_reduction *r)
+{
+    return r->inner == 1 ? ceil_div(r->outer * r->chunks, r->threads / r->lanes)
+                         : r->outer * r->chunks * ceil_div(r->inner, 4 * (int64_t)r->lanes);
+}
+
+static bool launch_combine(const kiln_cuda_call *c, const kiln_cuda_reduction *r)
+{
+    int64_t blocks = r->outer * ceil_div(r->inner, KILN_CUDA_COMBINED);
+    return r->chunks == 1 || launch(c, kiln_cuda_combine_kernel(), blocks, KILN_CUDA_COMBINE, 0, r);
+}
+
+static bool launch_interpreted(const kiln_cuda_call *c, const kiln_cuda_lowered *w)
+{
+    const kiln_cuda_program *p = &w->k.p;
+    const kiln_cuda_reduction *r = &p->r;
+    const void *kernel = kiln_cuda_group_kernel(p->shape, w->wide, p->bytes > KILN_CUDA_SMALL);
+    if (p->shape == KILN_CUDA_MAP)
+        return launch_map(c, w, kernel);
+    return launch(c, kernel, reduction_blocks(r), r->threads, shared_bytes(p, r->threads), &w->k) &&
+           launch_combine(c, r);
+}
+
+/* By the kernel generated for it: the registers are the compiler's, shared memory is for folding alone. */
+static bool launch_generated(const kiln_cuda_call *c, const kiln_cuda_lowered *w, const void *kernel)
+{
+    const kiln_cuda_program *p = &w->k.p;
+    const kiln_cuda_reduction *r = &p->r;
+    kiln_cuda_generated k;
+    kiln_cuda_group_parameters(&k, w);
+    if (p->shape != KILN_CUDA_MAP)
+        return launch(c, kernel, reduction_blocks(r), r->threads, (size_t)r->threads * 32, &k) && launch_combine(c, r);
+    int cell = w->wide ? 2 : 4, threads = KILN_CUDA_MAP_THREADS;
+    while (threads > 32 && p->count <= (int64_t)threads / 2 * cell * c->multiprocessors)
+        threads /= 2;
+    return launch(c, kernel, ceil_div(p->count, (int64_t)threads * cell), threads, 0, &k);
+}
+
+/* *kernel: generated for the group, NULL where there is none. */
+static bool find_generated(const kiln_cuda_call *c, const kiln_cuda_lowered *w, const void **kernel)
+{
+    *kernel = NULL;
+    if (kiln_cuda_compiles() == 0 || w->k.p.nloads + w->k.p.nstores > KILN_CUDA_POINTERS)
+        return true;
+    char *text = kiln_cuda_group_text(w);
+    bool ok = text && kiln_cuda_codegen_find(c->device, text, kernel);
+    kiln_free(text);
+    return ok;
+}
+
+static bool is_empty(const kiln_group *g)
+{
+    if (!g->reduces)
+        return g->count == 0;
+    for (int i = 0; i < g->reduce_ndim; i++)
+        if (g->reduce_shape[i] == 0 && !(g->reduce_dims >> i & 1))
+            return true;
+    return false;
+}
+
+bool kiln_cuda_group_launch(const kiln_cuda_call *c, const kiln_group *g, const void *head)
+{
+    if (is_empty(g))
+        return true;
+    kiln_cuda_lowered *w = kiln_alloc_zero(1, sizeof *w);
+    const void *generated = NULL;
+    bool ok = w && kiln_cuda_lower_group(w, c, g, head) && find_generated(c, w, &generated) &&
+              (generated ? launch_generated(c, w, generated) : launch_interpreted(c, w));
+    kiln_free(w);
+    return ok;
+}

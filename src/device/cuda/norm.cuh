@@ -1,0 +1,299 @@
+/* normalize_rows, layer_norm_rows and its gradient: a part of rows.cu. Sums over a row are kept in double: they are
+ * few, and memory is what these kernels wait for. */
+#ifndef KILN_CUDA_NORM_CUH
+#define KILN_CUDA_NORM_CUH
+
+#include "device/cuda/rows.cuh"
+
+/* ---- Forward ---- */
+
+/* y = (x - mean)·rstd·weight + bias; weight and bias may be NULL. */
+template <typename T> struct norm_forward {
+    const T *x, *weight, *bias;
+    T *y, *mean, *rstd;
+    int64_t rows, n;
+    const double *eps;
+    const int32_t *stop;
+};
+
+template <typename T, bool BLOCK, int V> static __global__ void norm_rows(norm_forward<T> p)
+{
+    typedef kiln_team<BLOCK> team;
+    if (p.stop && *p.stop)
+        return;
+    int64_t begin = (int64_t)team::rank() * V, step = (int64_t)team::size() * V, n = p.n;
+    for (int64_t row = team::first_row(); row < p.rows; row += next_row<BLOCK>(gridDim.x)) {
+        const T *__restrict__ x = p.x + row * n;
+        T *__restrict__ y = p.y + row * n;
+        double sum = 0, squares = 0;
+#pragma unroll 4
+        for (int64_t i = begin; i < n; i += step) {
+            kiln_pack<T, V> v = kiln_load<V>(x + i);
+            T part = 0;
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                part += v.at[k];
+            sum += (double)part;
+        }
+        T mean = (T)(team::sum(sum) / (double)n);
+#pragma unroll 4
+        for (int64_t i = begin; i < n; i += step) {
+            kiln_pack<T, V> v = kiln_load<V>(x + i);
+            T part = 0;
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                part += (v.at[k] - mean) * (v.at[k] - mean);
+            squares += (double)part;
+        }
+        T rstd = (T)(1 / sqrt(team::sum(squares) / (double)n + *p.eps));
+#pragma unroll 4
+        for (int64_t i = begin; i < n; i += step) {
+            kiln_pack<T, V> v = kiln_load<V>(x + i), w, b;
+            if (p.weight)
+                w = kiln_load<V>(p.weight + i);
+            if (p.bias)
+                b = kiln_load<V>(p.bias + i);
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                T z = (v.at[k] - mean) * rstd;
+                z = p.weight ? z * w.at[k] : z;
+                v.at[k] = p.bias ? z + b.at[k] : z;
+            }
+            kiln_store<V>(y + i, v);
+        }
+        if (team::rank() == 0) {
+            p.mean[row] = mean;
+            p.rstd[row] = rstd;
+        }
+    }
+}
+
+static void *optional(const kiln_cuda_call *c, int k)
+{
+    return k < c->nin ? c->in[k].data : NULL;
+}
+
+template <typename T> static void launch_norm(const kiln_cuda_call *c, shape s)
+{
+    norm_forward<T> p = {(const T *)c->in[0].data,
+                         (const T *)optional(c, 1),
+                         (const T *)optional(c, 2),
+                         (T *)c->out[0].data,
+                         (T *)c->out[1].data,
+                         (T *)c->out[2].data,
+                         s.outer,
+                         s.n,
+                         c->floats,
+                         c->stop};
+    bool wide = s.n % kiln_wide<T> == 0 && kiln_aligned16(p.x) && kiln_aligned16(p.y) && kiln_aligned16(p.weight) &&
+                kiln_aligned16(p.bias);
+    teams t = teams_for(s.outer, s.n, 0);
+    ROW_KERNEL(norm_rows, t, T, wide, 0, c->stream, p);
+}
+
+/* Rows are the last ints[0] dims. */
+static shape rows_of(const kiln_cuda_call *c)
+{
+    return split(&c->in[0], c->in[0].ndim - c->ints[0], c->in[0].ndim);
+}
+
+static bool layer_norm_rows(const kiln_cuda_call *c) /* normalize_rows is the same without weight and bias */
+{
+    shape s = rows_of(c);
+    if (s.outer == 0)
+        return true;
+    if (c->in[0].dtype == KILN_F64)
+        launch_norm<double>(c, s);
+    else
+        launch_norm<float>(c, s);
+    return kiln_cuda_launched(c);
+}
+
+/* ---- Backward ---- */
+
+enum { GRAD_THREADS = 256 };
+
+/* With z = (x - mean)·rstd and u = gy·weight: gx = rstd·(u - mean(u) - z·mean(u·z)), gweight = Σ gy·z, gbias = Σ gy.
+ * The sums over rows are taken in chunks of rows, whose sums a second kernel adds. */
+template <typename T> struct norm_grad {
+    const T *x, *mean, *rstd, *gy, *weight;
+    T *gx, *gweight, *gbias; /* the sums of chunk k lie k·apart further */
+    int64_t rows, n, chunk, chunks, apart;
+    unsigned row_blocks; /* blocks before those that sum over rows */
+    const int32_t *stop, *sums_stop;
+};
+
+template <typename T, bool BLOCK, int V> static __device__ void grad_of_rows(const norm_grad<T> &p)
+{
+    typedef kiln_team<BLOCK> team;
+    int64_t begin = (int64_t)team::rank() * V, step = (int64_t)team::size() * V, n = p.n;
+    for (int64_t row = team::first_row(); row < p.rows; row += next_row<BLOCK>(p.row_blocks)) {
+        const T *__restrict__ x = p.x + row * n, *__restrict__ gy = p.gy + row * n;
+        T *__restrict__ gx = p.gx + row * n;
+        T mean = p.mean[row], rstd = p.rstd[row];
+        double sum = 0, along = 0;
+#pragma unroll 2
+        for (int64_t i = begin; i < n; i += step) {
+            kiln_pack<T, V> v = kiln_load<V>(x + i), u = kiln_load<V>(gy + i), w;
+            if (p.weight)
+                w = kiln_load<V>(p.weight + i);
+            T us = 0, uzs = 0;
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                T each = p.weight ? u.at[k] * w.at[k] : u.at[k];
+                us += each;
+                uzs += each * ((v.at[k] - mean) * rstd);
+            }
+            sum += (double)us;
+            along += (double)uzs;
+        }
+        T a = (T)(team::sum(sum) / (double)n), b = (T)(team::sum(along) / (double)n);
+#pragma unroll 2
+        for (int64_t i = begin; i < n; i += step) {
+            kiln_pack<T, V> v = kiln_load<V>(x + i), u = kiln_load<V>(gy + i), w;
+            if (p.weight)
+                w = kiln_load<V>(p.weight + i);
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                T each = p.weight ? u.at[k] * w.at[k] : u.at[k];
+                v.at[k] = rstd * (each - a - (v.at[k] - mean) * rstd * b);
+            }
+            kiln_store<V>(gx + i, v);
+        }
+    }
+}
+
+/* Adds what the eight warps of a block have for 32 columns and writes both sums. */
+template <typename T> static __device__ void put_sums(T weight, T bias, T *gweight, T *gbias, int64_t left)
+{
+    __shared__ T parts[2][GRAD_THREADS];
+    parts[0][threadIdx.x] = weight;
+    parts[1][threadIdx.x] = bias;
+    __syncthreads();
+    int which = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (which < 2 && lane < left) {
+        T all = 0;
+        for (int w = 0; w < GRAD_THREADS / 32; w++)
+            all += parts[which][w * 32 + lane];
+        (which ? gbias : gweight)[lane] = all;
+    }
+    __syncthreads();
+}
+
+/* Both kinds of blocks in one launch, since neither waits for the other. */
+template <typename T, bool BLOCK, int V>
+static __global__ void __launch_bounds__(GRAD_THREADS) norm_rows_grad(norm_grad<T> p)
+{
+    if (blockIdx.x < p.row_blocks) {
+        if (!(p.stop && *p.stop))
+            grad_of_rows<T, BLOCK, V>(p);
+        return;
+    }
+    if (p.sums_stop && *p.sums_stop)
+        return;
+    int64_t strips = (p.n + 31) / 32;
+    for (int64_t k = blockIdx.x - p.row_blocks; k < strips * p.chunks; k += gridDim.x - p.row_blocks) {
+        int64_t chunk = k / strips, first = k % strips * 32, column = first + threadIdx.x % 32;
+        int64_t end = (chunk + 1) * p.chunk < p.rows ? (chunk + 1) * p.chunk : p.rows;
+        T weight = 0, bias = 0;
+        if (column < p.n) {
+#pragma unroll 4
+            for (int64_t row = chunk * p.chunk + threadIdx.x / 32; row < end; row += GRAD_THREADS / 32) {
+                T g = p.gy[row * p.n + column];
+                weight += g * ((p.x[row * p.n + column] - p.mean[row]) * p.rstd[row]);
+                bias += g;
+            }
+        }
+        put_sums<T>(weight, bias, p.gweight + chunk * p.apart + first, p.gbias + chunk * p.apart + first, p.n - first);
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(GRAD_THREADS)
+    add_chunks(const T *parts, T *gweight, T *gbias, int64_t n, int64_t chunks, const int32_t *stop)
+{
+    if (stop && *stop)
+        return;
+    for (int64_t first = (int64_t)blockIdx.x * 32; first < n; first += (int64_t)gridDim.x * 32) {
+        int64_t column = first + threadIdx.x % 32;
+        T weight = 0, bias = 0;
+        if (column < n) {
+#pragma unroll 4
+            for (int64_t k = threadIdx.x / 32; k < chunks; k += GRAD_THREADS / 32) {
+                weight += parts[2 * k * n + column];
+                bias += parts[(2 * k + 1) * n + column];
+            }
+        }
+        put_sums<T>(weight, bias, gweight + first, gbias + first, n - first);
+    }
+}
+
+enum { CHUNK_ROWS = 64, MOST_CHUNKS = 256 };
+
+static int64_t chunk_rows(int64_t rows)
+{
+    int64_t all = (rows + MOST_CHUNKS - 1) / MOST_CHUNKS;
+    return all > CHUNK_ROWS ? all : (int64_t)CHUNK_ROWS;
+}
+
+/* One where there are no rows, so that sums of nothing are written. */
+static int64_t chunks_of(int64_t rows)
+{
+    int64_t chunk = chunk_rows(rows);
+    return rows > chunk ? (rows + chunk - 1) / chunk : 1;
+}
+
+static size_t norm_grad_workspace(const kiln_cuda_call *c)
+{
+    shape s = rows_of(c);
+    size_t element = c->in[0].dtype == KILN_F64 ? 8 : 4;
+    return chunks_of(s.outer) > 1 ? (size_t)(2 * chunks_of(s.outer) * s.n) * element : 0;
+}
+
+template <typename T> static void launch_norm_grad(const kiln_cuda_call *c, shape s)
+{
+    norm_grad<T> p = {(const T *)c->in[0].data,
+                      (const T *)c->in[1].data,
+                      (const T *)c->in[2].data,
+                      (const T *)c->in[3].data,
+                      (const T *)optional(c, 4),
+                      (T *)c->out[0].data,
+                      (T *)c->out[1].data,
+                      (T *)c->out[2].data,
+                      s.outer,
+                      s.n,
+                      chunk_rows(s.outer),
+                      chunks_of(s.outer),
+                      2 * s.n,
+                      0,
+                      c->stop,
+                      c->stop};
+    if (p.chunks > 1) {
+        p.gweight = (T *)c->workspace;
+        p.gbias = p.gweight + s.n;
+        p.sums_stop = NULL;
+    }
+    bool wide = s.n % kiln_wide<T> == 0 && kiln_aligned16(p.x) && kiln_aligned16(p.gy) && kiln_aligned16(p.gx) &&
+                kiln_aligned16(p.weight);
+    teams t = teams_for(s.outer, s.n, GRAD_THREADS);
+    p.row_blocks = s.outer ? t.grid : 0;
+    t.grid = p.row_blocks + kiln_grid((s.n + 31) / 32 * p.chunks);
+    ROW_KERNEL(norm_rows_grad, t, T, wide, 0, c->stream, p);
+    if (p.chunks > 1)
+        add_chunks<T><<<kiln_grid((s.n + 31) / 32), GRAD_THREADS, 0, c->stream>>>(
+            p.gweight, (T *)c->out[1].data, (T *)c->out[2].data, s.n, p.chunks, c->stop);
+}
+
+static bool layer_norm_rows_grad(const kiln_cuda_call *c)
+{
+    shape s = rows_of(c);
+    if (s.n == 0)
+        return true;
+    if (c->in[0].dtype == KILN_F64)
+        launch_norm_grad<double>(c, s);
+    else
+        launch_norm_grad<float>(c, s);
+    return kiln_cuda_launched(c);
+}
+
+#endif

@@ -1,0 +1,258 @@
+/* Compiling generated text: NVRTC, opened when it is first needed, and cubins on disk ($XDG_CACHE_HOME/kiln, else
+ * ~/.cache/kiln). A file there counts only if its header, its length and its checksum are right; it appears by a
+ * rename, so it is whole or not there. What cannot be read or written is compiled again. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "core/alloc.h"
+#include "core/hash.h"
+#include "device/cuda/codegen.h"
+#include "device/cuda/library.h"
+
+/* ---- Headers that generated text includes, as they were when this was compiled ---- */
+
+#define EMBED(name, path)                                                                                              \
+    __asm__(".section .rodata\n" #name ":\n.incbin \"" path "\"\n.byte 0\n.previous\n");                               \
+    extern const char name[] __asm__(#name)
+EMBED(kiln_cuda_text_fold, "device/cuda/fold.cuh");
+EMBED(kiln_cuda_text_words, "device/cuda/words.cuh");
+EMBED(kiln_cuda_text_pointwise, "device/cuda/pointwise.cuh");
+EMBED(kiln_cuda_text_reduction, "device/cuda/reduction.h");
+EMBED(kiln_cuda_text_math, "ops/pointwise_math.h");
+
+enum { HEADERS = 5 };
+static const char *const header_names[HEADERS] = {"device/cuda/fold.cuh", "device/cuda/words.cuh",
+                                                  "device/cuda/pointwise.cuh", "device/cuda/reduction.h",
+                                                  "ops/pointwise_math.h"};
+static const char *const header_texts[HEADERS] = {kiln_cuda_text_fold, kiln_cuda_text_words, kiln_cuda_text_pointwise,
+                                                  kiln_cuda_text_reduction, kiln_cuda_text_math};
+
+int kiln_cuda_compiles(void)
+{
+    const char *wish = getenv("KILN_CUDA_JIT");
+    return !wish ? 1 : strcmp(wish, "0") == 0 ? 0 : strcmp(wish, "wait") == 0 ? 2 : 1;
+}
+
+/* ---- NVRTC ---- */
+
+typedef struct _nvrtcProgram *nvrtc_program;
+static struct {
+    int (*version)(int *major, int *minor);
+    int (*create)(nvrtc_program *p, const char *text, const char *name, int n, const char *const *texts,
+                  const char *const *names);
+    int (*destroy)(nvrtc_program *p);
+    int (*compile)(nvrtc_program p, int n, const char *const *options);
+    int (*log_size)(nvrtc_program p, size_t *bytes);
+    int (*log)(nvrtc_program p, char *log);
+    int (*cubin_size)(nvrtc_program p, size_t *bytes);
+    int (*cubin)(nvrtc_program p, char *cubin);
+} rtc;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *library;
+static bool tried;
+static int rtc_version;
+
+/* NVRTC and the runtime take themselves apart when the process ends: a thread that is just using them is waited for,
+ * and later ones turn back. */
+static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
+static bool ending;
+
+static void end(void)
+{
+    pthread_mutex_lock(&busy);
+    ending = true;
+    pthread_mutex_unlock(&busy);
+}
+
+/* Once a process: a machine without it does not get it meanwhile. */
+static bool open_nvrtc(void)
+{
+    static const kiln_cuda_symbol symbols[] = {{"nvrtcVersion", (void **)&rtc.version},
+                                               {"nvrtcCreateProgram", (void **)&rtc.create},
+                                               {"nvrtcDestroyProgram", (void **)&rtc.destroy},
+                                               {"nvrtcCompileProgram", (void **)&rtc.compile},
+                                               {"nvrtcGetProgramLogSize", (void **)&rtc.log_size},
+                                               {"nvrtcGetProgramLog", (void **)&rtc.log},
+                                               {"nvrtcGetCUBINSize", (void **)&rtc.cubin_size},
+                                               {"nvrtcGetCUBIN", (void **)&rtc.cubin}};
+    pthread_mutex_lock(&lock);
+    if (!tried) {
+        tried = true;
+        library = kiln_cuda_library_open("a fused group", "libnvrtc.so.13", "NVRTC", symbols,
+                                         sizeof symbols / sizeof *symbols);
+        if (library)
+            atexit(end); /* after the library's own: runs before them */
+        int major = 0, minor = 0;
+        if (library && rtc.version(&major, &minor) == 0)
+            rtc_version = major * 100 + minor;
+    }
+    bool there = library != NULL;
+    pthread_mutex_unlock(&lock);
+    return there || kiln_fail(KILN_E_UNSUPPORTED, NULL, "libnvrtc.so.13 cannot be opened");
+}
+
+static void *fail_with_log(nvrtc_program p)
+{
+    size_t bytes = 0;
+    char *log = rtc.log_size(p, &bytes) == 0 && bytes ? kiln_alloc(bytes, 1) : NULL;
+    bool there = log && rtc.log(p, log) == 0;
+    kiln_fail(KILN_E_UNSUPPORTED, "a fused group", "its generated kernel does not compile: %.400s", there ? log : "?");
+    kiln_free(log);
+    return NULL;
+}
+
+static void *compile(const char *text, int capability, size_t *bytes)
+{
+    char architecture[32];
+    snprintf(architecture, sizeof architecture, "--gpu-architecture=sm_%d", capability);
+    /* Nothing is contracted, as in the interpreter and on the CPU: a group's bits do not depend on what runs it. */
+    const char *const options[] = {architecture, "--std=c++17", "--fmad=false"};
+    nvrtc_program p = NULL;
+    if (rtc.create(&p, text, "group.cu", HEADERS, header_texts, header_names) != 0)
+        return kiln_fail(KILN_E_UNSUPPORTED, "a fused group", "NVRTC takes no text");
+    void *cubin = NULL;
+    if (rtc.compile(p, (int)(sizeof options / sizeof *options), options) != 0)
+        fail_with_log(p);
+    else if (rtc.cubin_size(p, bytes) == 0 && *bytes && (cubin = kiln_alloc(*bytes, 1)) && rtc.cubin(p, cubin) != 0) {
+        kiln_free(cubin);
+        cubin = kiln_fail(KILN_E_UNSUPPORTED, "a fused group", "NVRTC gives no cubin");
+    }
+    rtc.destroy(&p);
+    return cubin;
+}
+
+/* ---- On disk ---- */
+
+typedef struct file_header {
+    char magic[8];
+    uint64_t key[2]; /* of the text, the headers, the compiler and the device */
+    uint64_t bytes, checksum;
+} file_header;
+
+static const char magic[8] = "kilncub1";
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+    for (; bytes >= 8; p += 8, bytes -= 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        hash = kiln_mix(hash, word);
+    }
+    uint64_t rest = bytes;
+    for (; bytes; bytes--)
+        rest = rest << 8 | *p++;
+    return kiln_mix(hash, rest);
+}
+
+static file_header header_of(const char *text, int capability)
+{
+    file_header h = {0};
+    memcpy(h.magic, magic, sizeof magic);
+    for (int k = 0; k < 2; k++) {
+        uint64_t hash = kiln_mix((uint64_t)k + 1, (uint64_t)rtc_version << 32 | (uint64_t)capability);
+        for (int i = 0; i < HEADERS; i++)
+            hash = hash_bytes(hash, header_texts[i], strlen(header_texts[i]));
+        h.key[k] = hash_bytes(hash, text, strlen(text));
+    }
+    return h;
+}
+
+enum { PATH = 1024 };
+
+/* The folder, with a slash at its end; false when nobody says where. */
+static bool cache_folder(char *path, bool make)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool own = cache && *cache == '/';
+    int n = own ? snprintf(path, PATH, "%s/", cache) : snprintf(path, PATH, "%s/.cache/", home && *home ? home : "");
+    if ((!own && !(home && *home == '/')) || n < 0 || n > PATH - 128)
+        return false;
+    if (make)
+        mkdir(path, 0700);
+    strcat(path, "kiln/");
+    return !make || mkdir(path, 0700) == 0 || errno == EEXIST;
+}
+
+static void file_name(char *path, const file_header *h)
+{
+    size_t n = strlen(path);
+    snprintf(path + n, PATH - n, "cuda-%016llx%016llx.cubin", (unsigned long long)h->key[0],
+             (unsigned long long)h->key[1]);
+}
+
+static void *read_cubin(const file_header *want, size_t *bytes)
+{
+    char path[PATH];
+    if (!cache_folder(path, false))
+        return NULL;
+    file_name(path, want);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return NULL;
+    file_header h;
+    struct stat st;
+    void *cubin = NULL;
+    if (fread(&h, sizeof h, 1, f) == 1 && !memcmp(h.magic, want->magic, sizeof h.magic) &&
+        !memcmp(h.key, want->key, sizeof h.key) && fstat(fileno(f), &st) == 0 && h.bytes > 0 &&
+        (uint64_t)st.st_size == sizeof h + h.bytes && (cubin = kiln_alloc(h.bytes, 1)) &&
+        (fread(cubin, 1, h.bytes, f) != h.bytes || hash_bytes(0, cubin, h.bytes) != h.checksum)) {
+        kiln_free(cubin);
+        cubin = NULL;
+    }
+    fclose(f);
+    *bytes = cubin ? h.bytes : 0;
+    return cubin;
+}
+
+static void write_cubin(const file_header *key, const void *cubin, size_t bytes)
+{
+    char path[PATH], temporary[PATH + 32];
+    if (!cache_folder(path, true))
+        return;
+    file_name(path, key);
+    snprintf(temporary, sizeof temporary, "%s.%ld.XXXXXX", path, (long)getpid());
+    int fd = mkstemp(temporary);
+    FILE *f = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (!f) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    file_header h = *key;
+    h.bytes = bytes;
+    h.checksum = hash_bytes(0, cubin, bytes);
+    bool ok = fwrite(&h, sizeof h, 1, f) == 1 && fwrite(cubin, 1, bytes, f) == bytes;
+    if (fclose(f) != 0 || !ok || rename(temporary, path) != 0)
+        unlink(temporary);
+}
+
+static void *find_or_compile(const char *text, int capability, size_t *bytes)
+{
+    file_header key = header_of(text, capability);
+    void *cubin = read_cubin(&key, bytes);
+    if (cubin)
+        return cubin;
+    cubin = compile(text, capability, bytes);
+    if (cubin)
+        write_cubin(&key, cubin, *bytes);
+    return cubin;
+}
+
+bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *context, const void *cubin, size_t bytes),
+                       void *context)
+{
+    if (!open_nvrtc())
+        return false;
+    size_t bytes = 0;
+    pthread_mutex_lock(&busy);
+    void *cubin = ending ? NULL : find_or_compile(text, capability, &bytes);
+    bool ok = cubin && take(context, cubin, bytes);
+    pthread_mutex_unlock(&busy);
+    kiln_free(cubin);
+    return ok;
+}
