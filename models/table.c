@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "models.h"
+#include "parts.h"
 
 #define IMAGE "channels height width"
 const model_entry model_table[] = {
@@ -121,16 +121,11 @@ static bool read_option(const model_entry *e, const char *text, size_t n, model_
 
 /* ---- Sizes that fit each other ---- */
 
-static int64_t size_or(int64_t size, int64_t otherwise)
-{
-    return size ? size : otherwise;
-}
-
 static bool check_image(const model_entry *e, const model_options *o, char *why, size_t why_size)
 {
     enum { MOST_NUMBERS = 1 << 27 }; /* of one image: half a GB */
     bool lenet = e->build == model_lenet;
-    int64_t channels = size_or(o->channels, 1), height = size_or(o->height, 28), width = size_or(o->width, 28);
+    int64_t channels = model_or(o->channels, 1), height = model_or(o->height, 28), width = model_or(o->width, 28);
     int64_t least = lenet ? 12 : 1; /* what its two convolutions leave something of */
     if ((double)channels * (double)height * (double)width > MOST_NUMBERS) {
         snprintf(why, why_size, "images of %lldx%lldx%lld are too large", (long long)channels, (long long)height,
@@ -138,7 +133,12 @@ static bool check_image(const model_entry *e, const model_options *o, char *why,
         return false;
     }
     if (e->build == model_vit_tiny)
-        least = size_or(o->patch, height >= 224 ? 16 : 4);
+        least = model_or(o->patch, height >= 224 ? 16 : 4);
+    if (e->build == model_vit_tiny && height >= least && width >= least && (height % least || width % least)) {
+        snprintf(why, why_size, "images of %lldx%lld cannot be cut into patches of %lldx%lld: set patch to a divisor",
+                 (long long)height, (long long)width, (long long)least, (long long)least);
+        return false;
+    }
     if (height >= least && width >= least)
         return true;
     snprintf(why, why_size, "images of %lldx%lld are too small for %s: its %s %lldx%lld", (long long)height,
@@ -150,7 +150,7 @@ bool model_check(const model_entry *e, const model_options *o, char *why, size_t
 {
     enum { MOST_LAYERS = 1000, WIDEST = 1000000 };
     bool gpt2 = e->build == model_gpt2;
-    int64_t embed = size_or(o->embed, gpt2 ? 768 : 192), heads = size_or(o->heads, gpt2 ? 12 : 3);
+    int64_t embed = model_or(o->embed, gpt2 ? 768 : 192), heads = model_or(o->heads, gpt2 ? 12 : 3);
     if (o->layers > MOST_LAYERS || o->embed > WIDEST || o->hidden > WIDEST) {
         snprintf(why, why_size, "too large: at most %d layers, and %d for embed and hidden", MOST_LAYERS, WIDEST);
         return false;

@@ -229,6 +229,7 @@ static void sizes(void **state)
                  {"char-lstm:hidden=1000001", "too large"},
                  {"vit-tiny:heads=5", "multiple"},
                  {"vit-tiny:patch=33,height=32,width=64", "patches are 33x33"},
+                 {"vit-tiny:patch=5,height=32,width=32", "set patch to a divisor"},
                  {"lenet:width=11", "smallest are 12x12"},
                  {"mlp:channels=1000000000,height=1000000000,width=1000000000", "too large"}};
     char why[200];

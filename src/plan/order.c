@@ -13,7 +13,8 @@ static int32_t when(const kiln_draft *d, int32_t group)
 /* ---- Kernels that can call the step off ---- */
 
 /* What an operation wants of its indices, operand 1: to be below a limit, or to be `except`. The integers are the dim
- * and, for class losses, the class to ignore and (where x is not there) the number of classes. */
+ * and, for class losses, the class to ignore and (where x is not there) the number of classes; pooling's are the sides
+ * of a plane. */
 typedef struct demand {
     int32_t when; /* it is checked; -1: never */
     int64_t limit, except;
@@ -24,11 +25,15 @@ static demand demand_of(const kiln_draft *d, int32_t node)
     const kiln_node *n = kiln_draft_node(d, node);
     const int64_t *ints = d->tr->ints + n->ints;
     const kiln_value *x = d->values[kiln_draft_in(d, n, 0)].v;
-    return (demand){.when = when(d, d->node_group[node]),
-                    .limit = n->nints > 2 ? ints[2]
-                             : x->ndim    ? x->shape[ints[0]]
-                                          : 1,
-                    .except = n->nints > 1 ? ints[1] : INT64_MIN};
+    demand it = {.when = when(d, d->node_group[node]), .except = INT64_MIN};
+    if (n->op->cls == KILN_CLASS_POOL) {
+        it.limit = ints[0] * ints[1];
+        return it;
+    }
+    it.limit = n->nints > 2 ? ints[2] : x->ndim ? x->shape[ints[0]] : 1;
+    if (n->nints > 1)
+        it.except = ints[1];
+    return it;
 }
 
 /* Indices that were found good once (when rows were looked up) are not bad later (when their gradients are added up).
