@@ -9,16 +9,19 @@ endif()
 find_program(KILN_CCACHE ccache)
 if(KILN_CCACHE AND NOT CMAKE_C_COMPILER_LAUNCHER)
     set(CMAKE_C_COMPILER_LAUNCHER ${KILN_CCACHE})
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${KILN_CCACHE})
 endif()
 
 # No contraction: whether a * b + c is rounded once or twice must not depend on how a loop was vectorised.
 # No interposition: calls inside the library go straight to their target, also where symbols are exported for tests.
-add_compile_options(-ffp-contract=off -fno-semantic-interposition -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Wundef)
+set(c "$<$<COMPILE_LANGUAGE:C,CXX>:") # nvcc has flags of its own
+add_compile_options("${c}-ffp-contract=off;-fno-semantic-interposition;-Wall;-Wextra;-Wshadow;-Wpointer-arith;-Wundef>")
+add_compile_options($<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>)
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU") # loops over a few dims stay loops instead of becoming calls of memcpy
-    add_compile_options(-fno-tree-loop-distribute-patterns)
+    add_compile_options("${c}-fno-tree-loop-distribute-patterns>")
 endif()
 if(KILN_WERROR)
-    add_compile_options(-Werror)
+    add_compile_options("${c}-Werror>")
 endif()
 set(kiln_source_warnings -Wmissing-prototypes) # for src/ only: tests and examples need no headers of their own
 
