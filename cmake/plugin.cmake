@@ -32,10 +32,11 @@ macro(kiln_cuda_plugin)
         kiln_plugin(cuda CUDA::cudart_static ${CMAKE_DL_LIBS} Threads::Threads)
         set(here ${PROJECT_SOURCE_DIR}/src/device/cuda)
         # Rounded after every operation, as the CPU's and the generated kernels are: the same bits, fused or not.
-        set_source_files_properties(${here}/group.cu ${here}/random.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+        set_source_files_properties(${here}/group.cu ${here}/random.cu ${here}/rows.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
         # It holds these as text for generated kernels.
+        file(GLOB headers CONFIGURE_DEPENDS ${here}/*.cuh ${here}/*.h)
         set_source_files_properties(${here}/nvrtc.c PROPERTIES OBJECT_DEPENDS
-            "${here}/fold.cuh;${here}/words.cuh;${here}/pointwise.cuh;${here}/reduction.h;${PROJECT_SOURCE_DIR}/src/ops/pointwise_math.h")
+            "${headers};${PROJECT_SOURCE_DIR}/src/ops/pointwise_math.h")
     else()
         message(STATUS "CUDA: no")
     endif()

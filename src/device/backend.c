@@ -57,6 +57,13 @@ bool kiln_backend_runs_on(kiln_device device)
     return table && table->runs_on;
 }
 
+int64_t kiln_backend_roomy(kiln_device device)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table ? table->roomy : 0;
+}
+
 bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding)
 {
     void *dev;

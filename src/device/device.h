@@ -14,6 +14,8 @@ typedef struct kiln_device_table {
     const char *kind; /* "cuda" */
     bool runs_on; /* run returns before the work is done: bindings come with a kiln_run, whose `failed` the device sets
                    * when the run is stopped or skipped, and to which it holds a reference until then */
+    int64_t roomy; /* kernels of a plan may run side by side here, unless they share memory: a plan whose scratch takes
+                    * less than this is laid out without using room twice */
 
     /* How many devices there are; 0 with the reason in `why`. Opens none. */
     int (*count)(char *why, size_t size);

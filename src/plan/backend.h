@@ -16,6 +16,9 @@ bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding);
 /* A number that changes when plans for the device have to be made anew (how many threads share the work). */
 int64_t kiln_backend_generation(kiln_device device);
 
+/* A plan's scratch below so many bytes is laid out without using room twice. */
+int64_t kiln_backend_roomy(kiln_device device);
+
 /* Bytes that could still be taken from the device now; INT64_MAX where there is no limit to be told. */
 int64_t kiln_memory_left(kiln_device device);
 

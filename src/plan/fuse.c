@@ -108,6 +108,23 @@ static int32_t companion(const kiln_draft *d, const kiln_node *n, int64_t count)
     return -1;
 }
 
+/* True for a node that reads a product element by element and whose result is stored in any case: it does better as the
+ * product's end, where nothing has to be read, than as the beginning of a reduction. */
+static bool finishes_product(const kiln_draft *d, const kiln_node *n, int64_t count)
+{
+    const kiln_draft_value *out = &d->values[kiln_draft_of(d, n->out)];
+    if (!out->elsewhere && out->output < 0 && !out->commits)
+        return false;
+    for (int k = 0; k < n->nin; k++) {
+        int32_t in = kiln_draft_in(d, n, k);
+        const kiln_draft_value *x = in >= 0 ? &d->values[kiln_draft_base(d, in)] : NULL;
+        if (x && x->node >= 0 && x->group < 0 && kiln_draft_node(d, x->node)->op->cls == KILN_CLASS_MATMUL &&
+            kiln_draft_in_order(d, in) && kiln_draft_numel(x->v) == count)
+            return true;
+    }
+    return false;
+}
+
 /* The newest node that makes an operand of n; -1 when all come from outside. */
 static int32_t newest_producer(const kiln_draft *d, const kiln_node *n)
 {
@@ -124,6 +141,8 @@ static void fuse_pointwise(kiln_draft *d, int32_t i, const kiln_node *n)
 {
     int64_t count = kiln_draft_numel(d->values[kiln_draft_of(d, n->out)].v);
     int32_t group = d->values[kiln_draft_of(d, n->out)].group < 0 ? companion(d, n, count) : candidate(d, n);
+    if (group >= 0 && d->groups[group].root >= 0 && finishes_product(d, n, count))
+        group = -1;
     if (group < 0)
         group = open_group(d, KILN_WORK_GROUP, count);
     join(d, i, group);

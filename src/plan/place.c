@@ -14,6 +14,7 @@ typedef struct layout {
     hole *holes; /* free ranges below `end`, by offset; never adjacent */
     int64_t nholes;
     int64_t end;
+    bool roomy; /* no room is used twice */
     int32_t *dying; /* buffers by last use: heads by kernel, linked through next */
     int32_t *next;
 } layout;
@@ -132,7 +133,7 @@ static void place_kernel(layout *l, int32_t number)
             kiln_operand *to = &k->group->stores[s].to;
             kiln_buffer *b = &p->buffers[to->buffer];
             bool permuted = k->group->reduces; /* a reduction may go over its rows in several passes */
-            if (b->place == KILN_IN_ARENA && b->offset < 0 && !permuted)
+            if (b->place == KILN_IN_ARENA && b->offset < 0 && !permuted && !l->roomy)
                 reuse_operand(l, k, number, b, kiln_dtype_size((kiln_dtype)to->dtype));
             place_buffer(l, to->buffer);
         }
@@ -141,7 +142,7 @@ static void place_kernel(layout *l, int32_t number)
     }
     if (k->workspace >= 0)
         place_buffer(l, k->workspace);
-    for (int32_t b = l->dying[number]; b >= 0; b = l->next[b])
+    for (int32_t b = l->dying[number]; b >= 0 && !l->roomy; b = l->next[b])
         if (p->buffers[b].last == number)
             give(l, p->buffers[b].offset, round_up(p->buffers[b].bytes));
 }
@@ -175,6 +176,7 @@ bool kiln_draft_place(kiln_draft *d)
     p->output_bytes = KILN_ARENA_NEW(d->pool, int64_t, p->noutputs);
     if (!l.holes || !l.dying || !l.next || !p->output_bytes)
         return false;
+    int64_t needed = 0; /* by all buffers side by side */
     memset(l.dying, -1, (size_t)p->nkernels * sizeof *l.dying);
     for (int32_t b = 0; b < p->nbuffers; b++) {
         kiln_buffer *x = &p->buffers[b];
@@ -183,10 +185,12 @@ bool kiln_draft_place(kiln_draft *d)
             p->output_bytes[x->index] = round_up(x->bytes);
             p->all_output_bytes += round_up(x->bytes);
         } else if (x->place == KILN_IN_ARENA) {
+            needed += round_up(x->bytes);
             l.next[b] = l.dying[x->last];
             l.dying[x->last] = b;
         }
     }
+    l.roomy = needed <= kiln_backend_roomy(p->device);
     for (int32_t k = 0; k < p->nkernels; k++)
         place_kernel(&l, k);
     p->arena_bytes = l.end;

@@ -42,7 +42,7 @@ static bool take_cubin(void *context, const void *cubin, size_t bytes)
     (void)bytes;
     entry *e = context;
     return cudaLibraryLoadData(&e->library, cubin, NULL, NULL, 0, NULL, NULL, 0) == cudaSuccess &&
-           cudaLibraryGetKernel(&e->kernel, e->library, "kiln_group") == cudaSuccess;
+           cudaLibraryGetKernel(&e->kernel, e->library, "kiln_generated") == cudaSuccess;
 }
 
 /* On the thread that compiles: its errors are nobody's, the group is interpreted. */

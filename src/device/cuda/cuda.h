@@ -25,6 +25,7 @@ typedef struct kiln_cuda_device {
     int capability;            /* 90 for 9.0 */
     pthread_mutex_t lock;      /* of everything below, and of the order of work on the stream */
     uint64_t runs;             /* given so far */
+    uint64_t faults;           /* runs that met one */
     kiln_cuda_flight *flights; /* oldest first */
     int64_t nflights, flights_capacity;
     bool lost;

@@ -1,273 +1,64 @@
-/* Plans on CUDA: a plan becomes a graph for each set of addresses it is run with (few: parameters stay where they are,
- * batches alternate between a few buffers). Running is one launch of a graph whose first node brings the run's number
- * and scalars. */
+/* Plans on CUDA: a plan is cut into parts, single kernels and chains of small ones. A plan that is one chain is one
+ * launch; others become a graph for each set of addresses they are run with (few: parameters stay where they are,
+ * batches alternate between a few buffers). */
 #include "device/cuda/exec.h"
-#include "device/cuda/codegen.h"
-#include <stdio.h>
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "device/cuda/codegen.h"
 
-/* ---- Kernels by operation ---- */
+/* ---- Parts ---- */
 
-static const kiln_cuda_kernel *const tables[] = {
-    kiln_cuda_kernels_rows, kiln_cuda_kernels_index,     kiln_cuda_kernels_sort,
-    kiln_cuda_kernels_pool, kiln_cuda_kernels_resize,    kiln_cuda_kernels_random,
-    kiln_cuda_kernels_conv, kiln_cuda_kernels_attention, kiln_cuda_kernels_lstm};
+enum { LONGEST_CHAIN = 64 }; /* kernels: compiling takes about as much longer as there are more */
 
-static const kiln_cuda_kernel *find_kernel(const kiln_op *op, kiln_dtype dtype)
+/* With `parts` NULL they are only counted. */
+static int64_t cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part *parts)
 {
-    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
-        for (const kiln_cuda_kernel *k = tables[t]; k->op; k++)
-            if (strcmp(k->op, op->name) == 0 && k->dtypes >> dtype & 1)
-                return k;
-    return NULL;
-}
-
-bool kiln_cuda_supports(void *dev, const kiln_op *op, kiln_dtype dtype)
-{
-    (void)dev;
-    switch (op->cls) {
-    case KILN_CLASS_VIEW:
-    case KILN_CLASS_POINTWISE:
-    case KILN_CLASS_REDUCE: return true;
-    case KILN_CLASS_MATMUL: return kiln_dtype_is_float(dtype);
-    default: return find_kernel(op, dtype) != NULL;
+    int64_t n = 0;
+    bool open = false;
+    int32_t first = 0;
+    for (int32_t k = 0; k < plan->nkernels; k++) {
+        kiln_cuda_call c;
+        kiln_cuda_make_call(&c, d, NULL, &plan->kernels[k], NULL, NULL);
+        bool can = kiln_cuda_compiles() && kiln_cuda_can_chain(&c);
+        if (!(can && open && k - first < LONGEST_CHAIN)) {
+            n++;
+            first = k;
+        }
+        open = can;
+        if (parts)
+            parts[n - 1] = (kiln_cuda_part){.first = first, .end = k + 1};
     }
+    return n;
 }
 
-static kiln_dtype first_dtype(const kiln_kernel *k)
+static bool make_parts(kiln_cuda_device *d, kiln_cuda_exec *e)
 {
-    return (kiln_dtype)(k->nin && k->in[0].buffer >= 0 ? k->in[0].dtype : k->out[0].dtype);
-}
-
-/* ---- Calls ---- */
-
-static kiln_cuda_operand plain_operand(const kiln_cuda_call *c, const kiln_operand *o)
-{
-    kiln_cuda_operand p = {0};
-    if (o->buffer < 0)
-        return p;
-    p.dtype = (kiln_dtype)o->dtype;
-    p.ndim = o->ndim;
-    p.shape = o->shape;
-    p.stride = o->stride;
-    if (c->binding)
-        p.data = kiln_cuda_address(c, o);
-    return p;
-}
-
-static bool in_slot(const kiln_plan *plan, const kiln_operand *o)
-{
-    return o->buffer >= 0 && plan->buffers[o->buffer].place == KILN_IN_SLOT;
-}
-
-static bool writes_slot(const kiln_plan *plan, const kiln_kernel *k)
-{
-    for (int j = 0; j < k->nout; j++)
-        if (in_slot(plan, &k->out[j]))
-            return true;
-    for (int s = 0; k->group && s < k->group->nstores; s++)
-        if (in_slot(plan, &k->group->stores[s].to))
-            return true;
-    return k->group && k->group->reduces && in_slot(plan, &k->group->reduce_to);
-}
-
-/* Without addresses when there is no binding. */
-static void make_call(kiln_cuda_call *c, kiln_cuda_device *d, const kiln_plan *plan, const kiln_kernel *k,
-                      const kiln_binding *binding, double *scalars)
-{
-    *c = (kiln_cuda_call){.device = d,
-                          .stream = d->stream,
-                          .name = k->op ? k->op->name : "a fused group",
-                          .kernel = k,
-                          .nin = k->nin,
-                          .nout = k->nout,
-                          .ints = k->ints,
-                          .nints = k->nints,
-                          .nfloats = k->nscalars,
-                          .multiprocessors = d->multiprocessors,
-                          .plan = plan,
-                          .binding = binding};
-    c->scalars = scalars;
-    c->floats = scalars ? scalars + k->scalars : NULL;
-    for (int i = 0; i < k->nin; i++)
-        c->in[i] = plain_operand(c, &k->in[i]);
-    for (int j = 0; j < k->nout; j++)
-        c->out[j] = plain_operand(c, &k->out[j]);
-    if (!binding)
-        return;
-    if (k->workspace >= 0)
-        c->workspace = (void *)(uintptr_t)kiln_buffer_address(plan, binding, k->workspace);
-    c->fault = (kiln_cuda_fault){d->state, d->mapped, (int32_t)(k - plan->kernels)};
-    c->stop = writes_slot(plan, k) ? &d->state->stop : NULL;
-}
-
-size_t kiln_cuda_workspace(void *dev, const kiln_kernel *k)
-{
-    kiln_cuda_call c;
-    make_call(&c, dev, NULL, k, NULL, NULL);
-    if (k->op && k->op->cls == KILN_CLASS_MATMUL)
-        return kiln_cuda_matmul_workspace(&c);
-    if (k->group)
-        return kiln_cuda_group_workspace(dev, k->group);
-    const kiln_cuda_kernel *kernel = find_kernel(k->op, first_dtype(k));
-    return kernel && kernel->workspace ? kernel->workspace(&c) : 0;
-}
-
-bool kiln_cuda_launched(const kiln_cuda_call *c)
-{
-    cudaError_t e = cudaGetLastError();
-    return e == cudaSuccess || kiln_fail(KILN_E_LOST, c->name, "cuda:%d: launching %s failed: %s", c->device->index,
-                                         c->name, cudaGetErrorString(e));
-}
-
-static bool launch(kiln_cuda_device *d, const kiln_plan *plan, const kiln_kernel *k, const kiln_binding *binding,
-                   double *scalars)
-{
-    kiln_cuda_call c;
-    make_call(&c, d, plan, k, binding, scalars);
-    if (k->op && k->op->cls == KILN_CLASS_MATMUL)
-        return kiln_cuda_matmul_launch(&c);
-    if (k->group)
-        return kiln_cuda_group_launch(&c, k->group, NULL);
-    const kiln_cuda_kernel *kernel = find_kernel(k->op, first_dtype(k));
-    if (!kernel)
-        return kiln_fail(KILN_E_UNSUPPORTED, k->op->name, "cuda has no kernel for %s in %s", k->op->name,
-                         kiln_dtype_name(first_dtype(k)));
-    return kernel->launch(&c);
-}
-
-/* ---- Graphs ---- */
-
-enum { GRAPHS = 8 };
-
-typedef struct graph {       /* of one set of addresses */
-    kiln_address *addresses; /* slots, outputs, arena */
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaGraphNode_t *headers;
-    uint64_t generation; /* which generated kernels were there when it was captured */
-    uint64_t used;
-} graph;
-
-typedef struct exec {
-    const kiln_plan *plan;
-    double *scalars; /* on the device */
-    int nheaders;
-    graph graphs[GRAPHS];
-    uint64_t clock;
-} exec;
-
-static int64_t naddresses(const kiln_plan *plan)
-{
-    return (int64_t)plan->nslots + plan->noutputs + 1;
-}
-
-static bool same_addresses(const graph *g, const kiln_plan *plan, const kiln_binding *b)
-{
-    return !memcmp(g->addresses, b->slots, (size_t)plan->nslots * sizeof *b->slots) &&
-           !memcmp(g->addresses + plan->nslots, b->outputs, (size_t)plan->noutputs * sizeof *b->outputs) &&
-           g->addresses[plan->nslots + plan->noutputs] == b->arena;
-}
-
-static void forget(graph *g)
-{
-    if (g->exec)
-        cudaGraphExecDestroy(g->exec);
-    if (g->graph)
-        cudaGraphDestroy(g->graph);
-    kiln_free(g->addresses);
-    kiln_free(g->headers);
-    *g = (graph){0};
-}
-
-static void fill_header(kiln_cuda_header *h, const kiln_cuda_device *d, const exec *e, int number,
-                        const double *scalars, uint64_t run)
-{
-    h->state = d->state;
-    h->record = d->mapped;
-    h->scalars = e->scalars;
-    h->run = run;
-    h->first = number * KILN_CUDA_HEADER;
-    int left = e->plan->nscalars - h->first;
-    h->n = left < KILN_CUDA_HEADER ? left : KILN_CUDA_HEADER;
-    if (h->n > 0)
-        memcpy(h->values, scalars + h->first, (size_t)h->n * sizeof *scalars);
-}
-
-static struct cudaKernelNodeParams header_node(void **arguments)
-{
-    return (struct cudaKernelNodeParams){.func = (void *)(uintptr_t)kiln_cuda_header_kernel(),
-                                         .gridDim = {1, 1, 1},
-                                         .blockDim = {128, 1, 1},
-                                         .kernelParams = arguments};
-}
-
-/* Writes the whole plan on the stream while it is captured behind the header nodes. */
-static bool capture(kiln_cuda_device *d, exec *e, graph *g, const kiln_binding *b)
-{
-    kiln_cuda_header header;
-    void *arguments[] = {&header};
-    struct cudaKernelNodeParams node = header_node(arguments);
-    if (!kiln_cuda_ok(d, cudaGraphCreate(&g->graph, 0), "no graph"))
+    int64_t n = cut(d, e->plan, NULL);
+    e->parts = kiln_alloc_zero((size_t)n + 1, sizeof *e->parts);
+    e->part_of = kiln_alloc((size_t)e->plan->nkernels + 1, sizeof *e->part_of);
+    if (!e->parts || !e->part_of || !kiln_cuda_find_waits(&e->waits, e->plan))
         return false;
-    for (int i = 0; i < e->nheaders; i++) {
-        fill_header(&header, d, e, i, b->scalars, 0);
-        if (!kiln_cuda_ok(d, cudaGraphAddKernelNode(&g->headers[i], g->graph, NULL, 0, &node), "no graph node"))
+    e->nparts = cut(d, e->plan, e->parts);
+    for (int64_t i = 0; i < n; i++)
+        for (int32_t k = e->parts[i].first; k < e->parts[i].end; k++)
+            e->part_of[k] = (int32_t)i;
+    return true;
+}
+
+/* With the first run: only then are there addresses. */
+static bool make_chains(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
+{
+    for (int64_t i = 0; i < e->nparts; i++) {
+        kiln_cuda_part *p = &e->parts[i];
+        kiln_cuda_call c;
+        if (p->chain || p->end - p->first < 2)
+            continue;
+        kiln_cuda_make_call(&c, d, e->plan, &e->plan->kernels[p->first], b, e->scalars);
+        if (!(p->chain = kiln_cuda_chain_new(&c, &e->waits, p->first, p->end, e->barriers + i)))
             return false;
     }
-    if (!kiln_cuda_ok(d,
-                      cudaStreamBeginCaptureToGraph(d->stream, g->graph, g->headers, NULL, (size_t)e->nheaders,
-                                                    cudaStreamCaptureModeThreadLocal),
-                      "capturing a step did not begin"))
-        return false;
-    bool ok = true;
-    for (int64_t i = 0; ok && i < e->plan->nkernels; i++)
-        ok = launch(d, e->plan, &e->plan->kernels[i], b, e->scalars);
-    cudaGraph_t captured = NULL;
-    cudaError_t ended = cudaStreamEndCapture(d->stream, &captured);
-    return ok && kiln_cuda_ok(d, ended, "capturing a step failed") &&
-           kiln_cuda_ok(d, cudaGraphInstantiate(&g->exec, g->graph, 0), "a step's graph cannot be made");
-}
-
-static graph *make_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
-{
-    const kiln_plan *plan = e->plan;
-    graph *g = &e->graphs[0];
-    for (int i = 1; i < GRAPHS; i++) /* a free one, or the one that was not used for longest */
-        if (e->graphs[i].used < g->used)
-            g = &e->graphs[i];
-    forget(g);
-    g->generation = kiln_cuda_codegen_generation(d);
-    g->addresses = kiln_alloc((size_t)naddresses(plan), sizeof *g->addresses);
-    g->headers = kiln_alloc((size_t)e->nheaders, sizeof *g->headers);
-    if (g->addresses && g->headers) {
-        memcpy(g->addresses, b->slots, (size_t)plan->nslots * sizeof *b->slots);
-        memcpy(g->addresses + plan->nslots, b->outputs, (size_t)plan->noutputs * sizeof *b->outputs);
-        g->addresses[plan->nslots + plan->noutputs] = b->arena;
-        if (capture(d, e, g, b))
-            return g;
-    }
-    forget(g);
-    return NULL;
-}
-
-/* A graph that was captured before the last generated kernels were ready is made anew. */
-static graph *find_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
-{
-    for (int i = 0; i < GRAPHS; i++) {
-        graph *g = &e->graphs[i];
-        if (!g->exec || !same_addresses(g, e->plan, b))
-            continue;
-        if (g->generation == kiln_cuda_codegen_generation(d))
-            return g;
-        if (!kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed")) /* it may be running */
-            return NULL;
-        g->used = 0;
-        break;
-    }
-    return make_graph(d, e, b);
+    return true;
 }
 
 /* ---- Lowering ---- */
@@ -275,7 +66,7 @@ static graph *find_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
 void kiln_cuda_dispose(void *dev, void *p)
 {
     kiln_cuda_device *d = dev;
-    exec *e = p;
+    kiln_cuda_exec *e = p;
     if (cudaSetDevice(d->index) == cudaSuccess) {
         cudaStreamSynchronize(d->stream); /* a graph must not go while it runs */
         pthread_mutex_lock(&d->lock);
@@ -283,23 +74,37 @@ void kiln_cuda_dispose(void *dev, void *p)
             if (d->flights[i].plan == e->plan)
                 d->flights[i].plan = NULL;
         pthread_mutex_unlock(&d->lock);
-        for (int i = 0; i < GRAPHS; i++)
-            forget(&e->graphs[i]);
+        for (int i = 0; i < KILN_CUDA_GRAPHS; i++)
+            kiln_cuda_graph_free(&e->graphs[i]);
         cudaFree(e->scalars);
     }
+    for (int64_t i = 0; i < e->nparts; i++)
+        kiln_cuda_chain_free(e->parts[i].chain);
+    kiln_free(e->parts);
+    kiln_free(e->part_of);
+    kiln_cuda_free_waits(&e->waits);
     kiln_free(e);
+}
+
+/* Scalars and barriers, which are both of eight bytes. */
+static bool make_memory(kiln_cuda_device *d, kiln_cuda_exec *e)
+{
+    size_t scalars = (size_t)(e->plan->nscalars > 0 ? e->plan->nscalars : 1), n = scalars + (size_t)e->nparts;
+    if (!kiln_cuda_ok(d, cudaMalloc((void **)&e->scalars, n * sizeof(double)), "no memory for a step's scalars"))
+        return false;
+    e->barriers = (unsigned long long *)(void *)(e->scalars + scalars);
+    return kiln_cuda_ok(d, cudaMemsetAsync(e->scalars, 0, n * sizeof(double), d->stream), "memory cannot be written");
 }
 
 void *kiln_cuda_lower(void *dev, const kiln_plan *plan)
 {
     kiln_cuda_device *d = dev;
-    exec *e = kiln_cuda_enter(d) ? kiln_alloc_zero(1, sizeof *e) : NULL;
+    kiln_cuda_exec *e = kiln_cuda_enter(d) ? kiln_alloc_zero(1, sizeof *e) : NULL;
     if (!e)
         return NULL;
     e->plan = plan;
     e->nheaders = plan->nscalars > 0 ? (plan->nscalars + KILN_CUDA_HEADER - 1) / KILN_CUDA_HEADER : 1;
-    size_t bytes = (size_t)(plan->nscalars > 0 ? plan->nscalars : 1) * sizeof(double);
-    if (kiln_cuda_ok(d, cudaMalloc((void **)&e->scalars, bytes), "no memory for a step's scalars"))
+    if (make_parts(d, e) && make_memory(d, e))
         return e;
     kiln_cuda_dispose(d, e);
     return NULL;
@@ -328,6 +133,7 @@ bool kiln_cuda_settle(kiln_cuda_device *d)
             atomic_store(&d->flights[i].run->failed, true);
     }
     if (failed) {
+        d->faults++;
         memset((void *)d->record, 0, sizeof *d->record);
         cudaMemsetAsync(d->state, 0, sizeof *d->state, d->stream);
     }
@@ -341,28 +147,33 @@ bool kiln_cuda_settle(kiln_cuda_device *d)
                      (long long)bad.index, (long long)bad.limit);
 }
 
-/* With the lock held. */
-static bool launch_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
+/* A plan that is one chain is launched as that, once its kernel is there. */
+static bool find_whole(kiln_cuda_device *d, kiln_cuda_exec *e)
 {
-    graph *g = find_graph(d, e, b);
-    if (!g)
+    kiln_cuda_chain *chain = e->nparts == 1 ? e->parts[0].chain : NULL;
+    uint64_t generation = kiln_cuda_codegen_generation(d) + 1;
+    if (!chain || e->whole || e->asked == generation)
+        return true;
+    e->asked = generation;
+    return kiln_cuda_chain_kernel(d, chain, &e->whole);
+}
+
+/* With the lock held. */
+static bool launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
+{
+    if (!make_chains(d, e, b) || !find_whole(d, e))
         return false;
-    g->used = ++e->clock;
-    kiln_cuda_header header;
-    void *arguments[] = {&header};
-    struct cudaKernelNodeParams node = header_node(arguments);
-    for (int i = 0; i < e->nheaders; i++) {
-        fill_header(&header, d, e, i, b->scalars, d->runs + 1);
-        if (!kiln_cuda_ok(d, cudaGraphExecKernelNodeSetParams(g->exec, g->headers[i], &node), "scalars cannot be set"))
-            return false;
-    }
-    return kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->stream), "a step cannot be launched");
+    if (!e->whole)
+        return kiln_cuda_graph_launch(d, e, b, d->runs + 1);
+    kiln_cuda_call c;
+    kiln_cuda_make_call(&c, d, e->plan, &e->plan->kernels[0], b, NULL);
+    return kiln_cuda_chain_launch(e->parts[0].chain, &c, e->whole, d->runs + 1);
 }
 
 bool kiln_cuda_run(void *dev, void *p, const kiln_binding *b)
 {
     kiln_cuda_device *d = dev;
-    exec *e = p;
+    kiln_cuda_exec *e = p;
     if (!kiln_cuda_enter(d))
         return false;
     pthread_mutex_lock(&d->lock);
@@ -370,7 +181,7 @@ bool kiln_cuda_run(void *dev, void *p, const kiln_binding *b)
     while (over < d->nflights && !d->record->run && d->flights[over].number <= d->record->done)
         over++;
     let_go(d, over);
-    bool ok = KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) && launch_graph(d, e, b);
+    bool ok = KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) && launch(d, e, b);
     if (ok) {
         kiln_run_ref(b->run);
         d->flights[d->nflights++] = (kiln_cuda_flight){++d->runs, b->run, e->plan};

@@ -1,10 +1,11 @@
-/* Plans on CUDA: lowering and running (exec.c), and what is known of the runs that are under way. */
+/* Plans on CUDA: what their kernels are launched with (call.c), graphs of them (graph.c), lowering and running (exec.c). */
 #ifndef KILN_CUDA_EXEC_H
 #define KILN_CUDA_EXEC_H
 
-#include "device/cuda/cuda.h"
+#include "device/cuda/chain.h"
 #include "device/cuda/header.h"
 
+/* ---- For the device table ---- */
 bool kiln_cuda_supports(void *dev, const kiln_op *op, kiln_dtype dtype);
 size_t kiln_cuda_workspace(void *dev, const kiln_kernel *kernel);
 void *kiln_cuda_lower(void *dev, const kiln_plan *plan);
@@ -14,5 +15,55 @@ bool kiln_cuda_run(void *dev, void *exec, const kiln_binding *binding);
 /* Called when the stream is idle: lets go of finished runs; if one met a bad index, it and all that were given after it
  * have failed, and the error says so. */
 bool kiln_cuda_settle(kiln_cuda_device *d);
+
+/* ---- Calls ---- */
+
+/* Without addresses when there is no binding; `scalars` are the plan's, on the device. */
+void kiln_cuda_make_call(kiln_cuda_call *c, kiln_cuda_device *d, const kiln_plan *plan, const kiln_kernel *k,
+                         const kiln_binding *binding, const double *scalars);
+
+/* By the kernels compiled ahead, the libraries, or what is generated for a group. */
+bool kiln_cuda_launch(const kiln_cuda_call *c);
+
+/* ---- Graphs ---- */
+
+/* A part of a plan: a kernel, or several that are a chain. */
+typedef struct kiln_cuda_part {
+    int32_t first, end;
+    kiln_cuda_chain *chain; /* made with the first run; NULL: none */
+} kiln_cuda_part;
+
+typedef struct kiln_cuda_graph { /* of one set of addresses */
+    kiln_address *addresses;     /* slots, outputs, arena */
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaGraphNode_t *headers;
+    uint64_t generation; /* which generated kernels were there when it was captured */
+    uint64_t used;
+} kiln_cuda_graph;
+
+enum { KILN_CUDA_GRAPHS = 8 };
+
+typedef struct kiln_cuda_exec {
+    const kiln_plan *plan;
+    kiln_cuda_waits waits;
+    kiln_cuda_part *parts;
+    int64_t nparts;
+    int32_t *part_of;             /* by kernel */
+    double *scalars;              /* on the device */
+    unsigned long long *barriers; /* on the device: one a part */
+    const void *whole;            /* the kernel of a chain that is the whole plan; NULL: not there (yet) */
+    uint64_t asked;               /* for it: in which generation; 0: never */
+    int nheaders;
+    kiln_cuda_graph graphs[KILN_CUDA_GRAPHS];
+    uint64_t clock;
+} kiln_cuda_exec;
+
+/* The chain's kernel, if it is there. False with an error. */
+bool kiln_cuda_chain_kernel(kiln_cuda_device *d, const kiln_cuda_chain *chain, const void **kernel);
+
+/* Launches the graph for these addresses, making it if need be, as run number `run`. With the device's lock held. */
+bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run);
+void kiln_cuda_graph_free(kiln_cuda_graph *g);
 
 #endif

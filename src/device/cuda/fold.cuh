@@ -8,14 +8,25 @@
 
 #include "device/cuda/words.cuh"
 
+/* The blocks that share the work, and which of them this one is. They may have more threads than a reduction asks for;
+ * the rest then only come along to its barriers. */
+struct seat {
+    int64_t block, blocks;
+};
+
+KILN_PW_INLINE seat whole_grid()
+{
+    return seat{(int64_t)blockIdx.x, (int64_t)gridDim.x};
+}
+
 /* ---- Pointwise ---- */
 
-template <typename M> KILN_PW_INLINE void map(int64_t count, const M &m)
+template <typename M> KILN_PW_INLINE void map(int64_t count, const M &m, seat s)
 {
     const int n = M::N;
     uint64_t unused[n];
-    int64_t step = (int64_t)gridDim.x * blockDim.x * n;
-    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * n; i < count; i += step)
+    int64_t step = s.blocks * blockDim.x * n;
+    for (int64_t i = (s.block * blockDim.x + threadIdx.x) * n; i < count; i += step)
         m.elements(i, count - i < n ? (int)(count - i) : n, unused);
 }
 
@@ -93,7 +104,7 @@ KILN_PW_INLINE void put(const kiln_cuda_reduction &r, int64_t outer, int64_t chu
 
 /* ---- Rows: the reduced dim is innermost ---- */
 
-/* The value of all threads of a block, in thread 0. */
+/* The value of the first r.lanes threads of a block, in thread 0. */
 KILN_PW_INLINE uint64_t fold_block(const kiln_cuda_reduction &r, uint64_t x, uint64_t *warps)
 {
     x = fold_lanes(r, x, 32);
@@ -102,29 +113,30 @@ KILN_PW_INLINE uint64_t fold_block(const kiln_cuda_reduction &r, uint64_t x, uin
         warps[threadIdx.x / 32] = x;
     __syncthreads();
     if (threadIdx.x == 0)
-        for (int w = 1; w < (int)blockDim.x / 32; w++)
+        for (int w = 1; w < r.lanes / 32; w++)
             x = fold_two(r.cls, r.fold, x, warps[w]);
     return x;
 }
 
 /* r.lanes threads, up to a warp, share a short row; a whole block shares a chunk of a long one. */
-template <typename M> KILN_PW_INLINE void rows(const kiln_cuda_reduction &r, const M &m)
+template <typename M> KILN_PW_INLINE void rows(const kiln_cuda_reduction &r, const M &m, seat s)
 {
-    int lane = (int)threadIdx.x % r.lanes, at_once = (int)blockDim.x / r.lanes;
+    int lane = (int)threadIdx.x % r.lanes, at_once = r.lanes > 32 ? 1 : (int)blockDim.x / r.lanes;
+    bool works = (int)threadIdx.x < at_once * r.lanes;
     int64_t tasks = r.outer * r.chunks;
-    for (int64_t first = (int64_t)blockIdx.x * at_once; first < tasks; first += (int64_t)gridDim.x * at_once) {
+    for (int64_t first = s.block * at_once; first < tasks; first += s.blocks * at_once) {
         int64_t task = first + threadIdx.x / r.lanes, row = task / r.chunks, chunk = task % r.chunks;
         int64_t start = chunk * r.chunk, end = start + r.chunk < r.reduced ? start + r.chunk : r.reduced;
         uint64_t acc[4];
         for (int v = 0; v < 4; v++)
             acc[v] = neutral(r.cls, r.fold);
-        if (task < tasks)
+        if (works && task < tasks)
             for (int64_t at = start + 4 * lane; at < end; at += 4 * r.lanes)
                 fold_quad(m, r, row * r.reduced + at, end - at < 4 ? (int)(end - at) : 4, acc);
         uint64_t x =
             fold_two(r.cls, r.fold, fold_two(r.cls, r.fold, acc[0], acc[1]), fold_two(r.cls, r.fold, acc[2], acc[3]));
         x = r.lanes > 32 ? fold_block(r, x, m.scratch) : fold_lanes(r, x, r.lanes);
-        if (lane == 0 && task < tasks)
+        if (works && lane == 0 && task < tasks)
             put(r, row, chunk, 0, x);
     }
 }
@@ -132,17 +144,18 @@ template <typename M> KILN_PW_INLINE void rows(const kiln_cuda_reduction &r, con
 /* ---- Columns: something is kept inside the reduced dim ---- */
 
 /* r.lanes threads take quads of columns side by side; the block's other threads take other rows of the same chunk. */
-template <typename M> KILN_PW_INLINE void columns(const kiln_cuda_reduction &r, const M &m)
+template <typename M> KILN_PW_INLINE void columns(const kiln_cuda_reduction &r, const M &m, seat s)
 {
     uint64_t *partial = m.scratch + threadIdx.x;
-    const int next = (int)blockDim.x; /* from the first of a thread's four to the second */
-    int lane = (int)threadIdx.x % r.lanes, line = (int)threadIdx.x / r.lanes, lines = (int)blockDim.x / r.lanes;
+    const int next = r.threads; /* from the first of a thread's four to the second */
+    int lane = (int)threadIdx.x % r.lanes, line = (int)threadIdx.x / r.lanes, lines = r.threads / r.lanes;
+    bool works = line < lines;
     int64_t blocks = (r.inner + 4 * r.lanes - 1) / (4 * r.lanes), tasks = r.outer * r.chunks * blocks;
-    for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    for (int64_t task = s.block; task < tasks; task += s.blocks) {
         int64_t column = (task % blocks * r.lanes + lane) * 4, chunk = task / blocks % r.chunks;
         int64_t outer = task / blocks / r.chunks;
         int64_t start = chunk * r.chunk, end = start + r.chunk < r.reduced ? start + r.chunk : r.reduced;
-        int n = r.inner - column < 4 ? (int)(r.inner - column) : 4;
+        int n = !works ? 0 : r.inner - column < 4 ? (int)(r.inner - column) : 4;
         uint64_t acc[4];
         for (int v = 0; v < 4; v++)
             acc[v] = neutral(r.cls, r.fold);
@@ -150,7 +163,7 @@ template <typename M> KILN_PW_INLINE void columns(const kiln_cuda_reduction &r, 
             for (int64_t row = start + line; row < end; row += lines)
                 fold_quad(m, r, (outer * r.reduced + row) * r.inner + column, n, acc);
         __syncthreads();
-        for (int v = 0; v < 4; v++)
+        for (int v = 0; works && v < 4; v++)
             partial[v * next] = acc[v];
         for (int half = lines / 2; half > 0; half /= 2) {
             __syncthreads();
@@ -164,6 +177,36 @@ template <typename M> KILN_PW_INLINE void columns(const kiln_cuda_reduction &r, 
             for (int v = 0; v < 4; v++)
                 if (v < n)
                     put(r, outer, chunk, column + v, acc[v]);
+    }
+}
+
+/* ---- Combining partial results ---- */
+
+/* As columns do it, with partial results in place of rows; by the first KILN_CUDA_COMBINE threads. */
+KILN_PW_INLINE void combine(const kiln_cuda_reduction &r, uint64_t *partial, seat s)
+{
+    int lanes = 1;
+    while (lanes < r.inner && lanes < KILN_CUDA_COMBINED)
+        lanes *= 2;
+    int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes, lines = KILN_CUDA_COMBINE / lanes;
+    int64_t blocks = (r.inner + lanes - 1) / lanes, tasks = r.outer * blocks;
+    for (int64_t task = s.block; task < tasks; task += s.blocks) {
+        int64_t column = task % blocks * lanes + lane, outer = task / blocks;
+        const uint64_t *from = r.partials + outer * r.chunks * r.inner + column;
+        uint64_t x = neutral(r.cls, r.fold);
+        if (line < lines && column < r.inner)
+            for (int64_t c = line; c < r.chunks; c += lines)
+                x = fold_two(r.cls, r.fold, x, from[c * r.inner]);
+        __syncthreads();
+        if (line < lines)
+            partial[threadIdx.x] = x;
+        for (int half = lines / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (line < half)
+                partial[threadIdx.x] = x = fold_two(r.cls, r.fold, x, partial[threadIdx.x + half * lanes]);
+        }
+        if (line == 0 && column < r.inner)
+            narrow(r.dtype, r.to, outer * r.inner + column, x);
     }
 }
 

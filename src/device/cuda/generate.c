@@ -6,20 +6,18 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "device/cuda/codegen.h"
+#include "device/cuda/writer.h"
 
 typedef struct writer {
+    kiln_cuda_writer *to;
     const kiln_cuda_program *p;
-    const kiln_cuda_op *ops;
-    const kiln_cuda_load *loads;
-    const kiln_cuda_store *stores;
-    const kiln_cuda_dim *dims;
-    char *text;
-    int64_t length, capacity;
-    bool failed;
+    kiln_cuda_parts is;
+    kiln_cuda_naming name;
 } writer;
 
-static void say(writer *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(writer *w, const char *format, ...)
+#define say(w, ...) kiln_cuda_say((w)->to, __VA_ARGS__)
+
+void kiln_cuda_say(kiln_cuda_writer *w, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -34,14 +32,22 @@ static void say(writer *w, const char *format, ...)
     w->length += n;
 }
 
+char *kiln_cuda_written(kiln_cuda_writer *w)
+{
+    if (!w->failed)
+        return w->text;
+    kiln_free(w->text);
+    return NULL;
+}
+
 static const char *const types[] = {"float", "double", "int64_t", "uint8_t"}; /* by kiln_pw_class */
 
 /* ---- Operations ---- */
 
 /* Leaves the place of element `of` in `at`. */
-static void say_place(writer *w, const kiln_cuda_load *l, const char *of)
+static void say_place(const writer *w, const kiln_cuda_load *l, const char *of)
 {
-    const kiln_cuda_dim *d = w->dims + l->dims;
+    const kiln_cuda_dim *d = w->is.dims + l->dims;
     const char *type = w->p->below_2_31 ? "uint32_t" : "int64_t", *suffix = w->p->below_2_31 ? "u" : "L";
     say(w, "%s j = (%s)(%s); int64_t at = 0; ", type, type, of);
     for (int i = 0; i < l->ndim - 1; i++, d++)
@@ -50,28 +56,32 @@ static void say_place(writer *w, const kiln_cuda_load *l, const char *of)
     say(w, "at += (int64_t)j * %lldL; ", (long long)d->stride);
 }
 
-static void say_load(writer *w, const kiln_cuda_op *op)
+/* Loads are all written first: a load behind a store would have to wait for it, since they might meet. */
+static void say_load(const writer *w, const kiln_cuda_op *op)
 {
-    const kiln_cuda_load *l = &w->loads[op->src[0]];
-    int from = op->src[0];
-    if (l->kind == KILN_CUDA_SPLAT)
-        say(w, "r%d = load_splat<wide>(%d, k.data[%d]);\n", op->dst, l->dtype, from);
+    const kiln_cuda_load *l = &w->is.loads[op->src[0]];
+    int number = op->src[0], from = w->name.pointers + number;
+    say(w, "        cell<wide> l%d = {}; ", number);
+    if (w->name.product && number == w->p->nloads - 1)
+        say(w, "_Pragma(\"unroll\") for (int v = 0; v < N; v++) if (v < n) l%d.w[v] = bits(head[v]);\n", number);
+    else if (l->kind == KILN_CUDA_SPLAT)
+        say(w, "l%d = load_splat<wide>(%d, k.data[%d]);\n", number, l->dtype, from);
     else if (l->kind == KILN_CUDA_LINE) {
         say(w, "{ ");
         if (l->ndim)
             say_place(w, l, "i");
         else
             say(w, "int64_t at = i * %lldL; ", (long long)l->step);
-        say(w, "r%d = load_line<wide>(%d, k.data[%d], at, %lldL, %d, n); }\n", op->dst, l->dtype, from,
+        say(w, "l%d = load_line<wide>(%d, k.data[%d], at, %lldL, %d, n); }\n", number, l->dtype, from,
             (long long)l->step, l->vector);
     } else {
-        say(w, "for (int v = 0; v < N; v++) if (v < n) { ");
+        say(w, "_Pragma(\"unroll\") for (int v = 0; v < N; v++) if (v < n) { ");
         say_place(w, l, "i + v");
-        say(w, "r%d.w[v] = widen<word>(%d, k.data[%d], at); }\n", op->dst, l->dtype, from);
+        say(w, "l%d.w[v] = widen<word>(%d, k.data[%d], at); }\n", number, l->dtype, from);
     }
 }
 
-static void say_row(writer *w, const kiln_cuda_op *op, int number)
+static void say_row(const writer *w, const kiln_cuda_op *op, int number)
 {
     const kiln_pw_row *row = &kiln_pw_rows[op->row];
     int cls = op->code - KILN_CUDA_ROW;
@@ -94,15 +104,15 @@ static void say_row(writer *w, const kiln_cuda_op *op, int number)
     say(w, "r%d.w[v] = bits((%s)(%s)); } }\n", op->dst, row->kind == KILN_PW_IS_TEST ? "uint8_t" : "T", row->text);
 }
 
-static void say_op(writer *w, int number)
+static void say_op(const writer *w, int number)
 {
-    const kiln_cuda_op *op = &w->ops[number];
+    const kiln_cuda_op *op = &w->is.ops[number];
     say(w, "        ");
     if (op->code == KILN_CUDA_LOAD)
-        say_load(w, op);
+        say(w, "r%d = l%d;\n", op->dst, op->src[0]);
     else if (op->code == KILN_CUDA_STORE)
-        say(w, "store_line<wide>(%d, k.data[%d], i, %d, r%d, n);\n", w->stores[op->src[1]].dtype,
-            w->p->nloads + op->src[1], w->stores[op->src[1]].vector, op->src[0]);
+        say(w, "store_line<wide>(%d, k.data[%d], i, %d, r%d, n);\n", w->is.stores[op->src[1]].dtype,
+            w->name.pointers + w->p->nloads + op->src[1], w->is.stores[op->src[1]].vector, op->src[0]);
     else if (op->code == KILN_CUDA_CAST)
         say(w,
             "_Pragma(\"unroll\") for (int v = 0; v < N; v++) r%d.w[v] = bits(kiln_cast_to<%s, "
@@ -114,94 +124,123 @@ static void say_op(writer *w, int number)
         say(w, "        settle<wide>(%d, r%d);\n", op->after, op->dst);
 }
 
-/* ---- The kernel ---- */
-
-static void say_dtypes(writer *w)
+void kiln_cuda_say_dtypes(kiln_cuda_writer *w)
 {
     static const char *const names[KILN_DTYPES] = {
         [KILN_BOOL] = "BOOL", [KILN_U8] = "U8",     [KILN_I32] = "I32", [KILN_I64] = "I64",
         [KILN_F16] = "F16",   [KILN_BF16] = "BF16", [KILN_F32] = "F32", [KILN_F64] = "F64"};
-    say(w, "enum {");
+    kiln_cuda_say(w, "enum {");
     for (int i = 0; i < KILN_DTYPES; i++)
-        say(w, " KILN_%s = %d,", names[i], i);
-    say(w, " KILN_DTYPES };\n#include \"device/cuda/fold.cuh\"\n\n");
+        kiln_cuda_say(w, " KILN_%s = %d,", names[i], i);
+    kiln_cuda_say(w, " KILN_DTYPES };\n");
 }
 
-static void say_program(writer *w, bool wide)
+/* ---- A program ---- */
+
+/* Scalars are members, converted once a thread, or words of the parameters. */
+static void say_scalars(const writer *w)
 {
-    const kiln_cuda_program *p = w->p;
-    say(w, "static const bool wide = %s;\n", wide ? "true" : "false");
-    say(w,
-        "struct parameters { kiln_cuda_reduction r; int64_t count; const double *scalars; const int32_t *stop; "
-        "void *data[%d]; };\n",
-        p->nloads + p->nstores ? p->nloads + p->nstores : 1);
-    say(w, "struct program {\n    enum { N = cell<wide>::N };\n    typedef cell<wide>::word word;\n"
-           "    const parameters &k;\n    uint64_t *scratch;\n");
-    for (int i = 0; i < p->nops; i++)
-        for (int s = 0; s < w->ops[i].nscalars; s++)
-            say(w, "    uint64_t s%d_%d;\n", i, s);
-    say(w, "    __device__ __forceinline__ void some(int64_t i, const int n, uint64_t *x) const\n    {\n");
+    int word = w->name.words;
+    for (int i = 0; i < w->p->nops; i++)
+        for (int s = 0; s < w->is.ops[i].nscalars; s++)
+            if (w->name.words < 0)
+                say(w, "    uint64_t s%d_%d;\n", i, s);
+            else
+                say(w, "#define s%d_%d k.words[%d]\n", i, s, word++);
+}
+
+static void forget_scalars(const writer *w)
+{
+    for (int i = 0; w->name.words >= 0 && i < w->p->nops; i++)
+        for (int s = 0; s < w->is.ops[i].nscalars; s++)
+            say(w, "#undef s%d_%d\n", i, s);
+}
+
+void kiln_cuda_say_program(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kiln_cuda_naming name)
+{
+    writer w = {to, &g->k.p, kiln_cuda_parts_of(g), name};
+    const kiln_cuda_program *p = w.p;
+    const char *head = name.product ? ", const float *head" : "", *given = name.product ? ", head" : "";
+    say(&w, "struct program%d {\n    static const bool wide = %s;\n    enum { N = cell<wide>::N };\n", name.number,
+        g->wide ? "true" : "false");
+    say(&w, "    typedef cell<wide>::word word;\n    const parameters &k;\n    uint64_t *scratch;\n");
+    say_scalars(&w);
+    say(&w, "    __device__ __forceinline__ void some(int64_t i, const int n, uint64_t *x%s) const\n    {\n", head);
     for (int r = 0; r < p->nregisters; r++)
-        say(w, "        cell<wide> r%d = {};\n", r);
+        say(&w, "        cell<wide> r%d = {};\n", r);
     for (int i = 0; i < p->nops; i++)
-        say_op(w, i);
+        if (w.is.ops[i].code == KILN_CUDA_LOAD)
+            say_load(&w, &w.is.ops[i]);
+    for (int i = 0; i < p->nops; i++)
+        say_op(&w, i);
     if (p->shape != KILN_CUDA_MAP)
-        say(w, "        _Pragma(\"unroll\") for (int v = 0; v < N; v++) x[v] = r%d.w[v];\n", p->r.src);
-    say(w, "    }\n    __device__ __forceinline__ void elements(int64_t i, int n, uint64_t *x) const\n    {\n"
-           "        if (n == N)\n            some(i, N, x);\n        else\n            some(i, n, x);\n    }\n};\n\n");
+        say(&w, "        _Pragma(\"unroll\") for (int v = 0; v < N; v++) x[v] = r%d.w[v];\n", p->r.src);
+    say(&w,
+        "    }\n    __device__ __forceinline__ void elements(int64_t i, int n, uint64_t *x%s) const\n    {\n"
+        "        if (n == N)\n            some(i, N, x%s);\n        else\n            some(i, n, x%s);\n    }\n};\n",
+        head, given, given);
+    forget_scalars(&w);
 }
 
-static void say_kernel(writer *w)
+void kiln_cuda_say_members(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kiln_cuda_naming name)
 {
-    const kiln_cuda_program *p = w->p;
+    kiln_cuda_parts is = kiln_cuda_parts_of(g);
+    kiln_cuda_say(to, "{k, scratch");
+    for (int i = 0; name.words < 0 && i < g->k.p.nops; i++)
+        for (int s = 0; s < is.ops[i].nscalars; s++)
+            kiln_cuda_say(to, ", scalar(%d, %s, k.scalars[%d])", is.ops[i].code - KILN_CUDA_ROW,
+                          is.ops[i].row == KILN_PW_iota ? "true" : "false", is.ops[i].scalars + s);
+    kiln_cuda_say(to, "}");
+}
+
+/* ---- A kernel of one group ---- */
+
+static void say_kernel(kiln_cuda_writer *w, const kiln_cuda_lowered *g, kiln_cuda_naming name)
+{
+    const kiln_cuda_program *p = &g->k.p;
     const kiln_cuda_reduction *r = &p->r;
-    say(w, "extern \"C\" __global__ void __launch_bounds__(%d) kiln_group(const __grid_constant__ parameters k)\n{\n",
-        p->shape == KILN_CUDA_MAP ? KILN_CUDA_MAP_THREADS : r->threads);
-    say(w, "    extern __shared__ uint64_t scratch[];\n    if (k.stop && *k.stop)\n        return;\n");
-    say(w, "    const program m = {k, scratch");
-    for (int i = 0; i < p->nops; i++)
-        for (int s = 0; s < w->ops[i].nscalars; s++)
-            say(w, ", scalar(%d, %s, k.scalars[%d])", w->ops[i].code - KILN_CUDA_ROW,
-                w->ops[i].row == KILN_PW_iota ? "true" : "false", w->ops[i].scalars + s);
-    say(w, "};\n");
+    kiln_cuda_say(w,
+                  "extern \"C\" __global__ void __launch_bounds__(%d) kiln_generated(const __grid_constant__ parameters "
+                  "k)\n{\n    extern __shared__ uint64_t scratch[];\n    if (k.stop && *k.stop)\n        return;\n"
+                  "    const program0 m = ",
+                  p->shape == KILN_CUDA_MAP ? KILN_CUDA_MAP_THREADS : r->threads);
+    kiln_cuda_say_members(w, g, name);
+    kiln_cuda_say(w, ";\n");
     if (p->shape == KILN_CUDA_MAP)
-        say(w, "    map(k.count, m);\n}\n");
+        kiln_cuda_say(w, "    map(k.count, m, whole_grid());\n}\n");
     else
-        say(w,
-            "    kiln_cuda_reduction r = k.r;\n    r.cls = %d, r.fold = %d, r.dtype = %d, r.lanes = %d, r.chunks = "
-            "%lldL, r.inner = %lldL;\n    %s(r, m);\n}\n",
-            r->cls, r->fold, r->dtype, r->lanes, (long long)r->chunks, (long long)r->inner,
-            p->shape == KILN_CUDA_ROWS ? "rows" : "columns");
+        kiln_cuda_say(w,
+                      "    kiln_cuda_reduction r = k.r;\n    r.cls = %d, r.fold = %d, r.dtype = %d, r.lanes = %d, "
+                      "r.threads = %d, r.chunks = %lldL, r.inner = %lldL;\n    %s(r, m, whole_grid());\n}\n",
+                      r->cls, r->fold, r->dtype, r->lanes, r->threads, (long long)r->chunks, (long long)r->inner,
+                      p->shape == KILN_CUDA_ROWS ? "rows" : "columns");
 }
 
 char *kiln_cuda_group_text(const kiln_cuda_lowered *g)
 {
-    writer w = {.p = &g->k.p};
-    w.ops = (const kiln_cuda_op *)(const void *)g->k.body;
-    w.loads = (const kiln_cuda_load *)(const void *)(w.ops + w.p->nops);
-    w.stores = (const kiln_cuda_store *)(const void *)(w.loads + w.p->nloads);
-    w.dims = (const kiln_cuda_dim *)(const void *)(w.stores + w.p->nstores);
-    say_dtypes(&w);
-    say_program(&w, g->wide);
-    say_kernel(&w);
-    if (!w.failed)
-        return w.text;
-    kiln_free(w.text);
-    return NULL;
+    const kiln_cuda_program *p = &g->k.p;
+    kiln_cuda_writer w = {0};
+    kiln_cuda_naming name = {.words = -1};
+    kiln_cuda_say_dtypes(&w);
+    kiln_cuda_say(&w,
+                  "#include \"device/cuda/fold.cuh\"\n\nstruct parameters { kiln_cuda_reduction r; int64_t count; "
+                  "const double *scalars; const int32_t *stop; void *data[%d]; };\n",
+                  p->nloads + p->nstores ? p->nloads + p->nstores : 1);
+    kiln_cuda_say_program(&w, g, name);
+    say_kernel(&w, g, name);
+    return kiln_cuda_written(&w);
 }
 
 void kiln_cuda_group_parameters(kiln_cuda_generated *to, const kiln_cuda_lowered *g)
 {
     const kiln_cuda_program *p = &g->k.p;
-    const kiln_cuda_op *ops = (const kiln_cuda_op *)(const void *)g->k.body;
-    const kiln_cuda_load *loads = (const kiln_cuda_load *)(const void *)(ops + p->nops);
-    const kiln_cuda_store *stores = (const kiln_cuda_store *)(const void *)(loads + p->nloads);
+    kiln_cuda_parts is = kiln_cuda_parts_of(g);
     to->r = p->r;
     to->count = p->count;
     to->scalars = p->scalars;
     to->stop = p->stop;
     for (int i = 0; i < p->nloads; i++)
-        to->data[i] = (void *)(uintptr_t)loads[i].data;
+        to->data[i] = (void *)(uintptr_t)is.loads[i].data;
     for (int i = 0; i < p->nstores; i++)
-        to->data[p->nloads + i] = stores[i].data;
+        to->data[p->nloads + i] = is.stores[i].data;
 }

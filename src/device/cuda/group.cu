@@ -3,36 +3,11 @@
 #include "device/cuda/fold.cuh"
 #include "device/cuda/interpret.cuh"
 
-/* ---- Combining partial results ---- */
-
-/* As columns do it, with partial results in place of rows. */
-static __global__ void __launch_bounds__(KILN_CUDA_COMBINE) combine(const __grid_constant__ kiln_cuda_reduction r)
+static __global__ void __launch_bounds__(KILN_CUDA_COMBINE) combine_all(const __grid_constant__ kiln_cuda_reduction r)
 {
     __shared__ uint64_t partial[KILN_CUDA_COMBINE];
-    if (r.stop && *r.stop)
-        return;
-    int lanes = 1;
-    while (lanes < r.inner && lanes < KILN_CUDA_COMBINED)
-        lanes *= 2;
-    int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes, lines = KILN_CUDA_COMBINE / lanes;
-    int64_t blocks = (r.inner + lanes - 1) / lanes, tasks = r.outer * blocks;
-    for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-        int64_t column = task % blocks * lanes + lane, outer = task / blocks;
-        const uint64_t *from = r.partials + outer * r.chunks * r.inner + column;
-        uint64_t x = neutral(r.cls, r.fold);
-        if (column < r.inner)
-            for (int64_t c = line; c < r.chunks; c += lines)
-                x = fold_two(r.cls, r.fold, x, from[c * r.inner]);
-        __syncthreads();
-        partial[threadIdx.x] = x;
-        for (int half = lines / 2; half > 0; half /= 2) {
-            __syncthreads();
-            if (line < half)
-                partial[threadIdx.x] = x = fold_two(r.cls, r.fold, x, partial[threadIdx.x + half * lanes]);
-        }
-        if (line == 0 && column < r.inner)
-            narrow(r.dtype, r.to, outer * r.inner + column, x);
-    }
+    if (!(r.stop && *r.stop))
+        combine(r, partial, whole_grid());
 }
 
 /* ---- The kernels ---- */
@@ -50,11 +25,11 @@ static __global__ void __launch_bounds__(256, shape == KILN_CUDA_MAP ? 3 : 2) gr
     set_up(k, m);
     const int which = shape == WHICHEVER ? k.p.shape : shape;
     if (which == KILN_CUDA_MAP)
-        map(k.p.count, m);
+        map(k.p.count, m, whole_grid());
     else if (which == KILN_CUDA_ROWS)
-        rows(k.p.r, m);
+        rows(k.p.r, m, whole_grid());
     else
-        columns(k.p.r, m);
+        columns(k.p.r, m, whole_grid());
 }
 
 template <bool wide> static const void *kernel_of(int shape, bool large)
@@ -75,5 +50,5 @@ extern "C" const void *kiln_cuda_group_kernel(int shape, bool wide, bool large)
 
 extern "C" const void *kiln_cuda_combine_kernel(void)
 {
-    return (const void *)combine;
+    return (const void *)combine_all;
 }

@@ -81,7 +81,6 @@ const void *kiln_cuda_group_kernel(int shape, bool wide, bool large);
 
 /* Of one parameter, kiln_cuda_reduction: partial results to results. A block of KILN_CUDA_COMBINE threads a part of
  * KILN_CUDA_COMBINED columns. */
-enum { KILN_CUDA_COMBINE = 256, KILN_CUDA_COMBINED = 32 };
 const void *kiln_cuda_combine_kernel(void);
 
 #ifdef __cplusplus

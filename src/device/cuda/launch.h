@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "device/cuda/fault.h"
 #include "kiln/tensor.h"
 
 #ifdef __cplusplus
@@ -16,29 +17,6 @@ extern "C" {
 #endif
 
 #include "core/fail.h"
-
-/* What kernels know of faults, in device memory. A run that meets a bad index sets `stop`; from then on nothing is
- * written to slots, by it and by the runs behind it, until the host has learned of it. */
-typedef struct kiln_cuda_state {
-    int32_t stop;
-    int32_t lock;           /* taken by threads that report */
-    unsigned long long run; /* number of the run under way */
-} kiln_cuda_state;
-
-/* What the host sees of it without a copy: pinned, mapped memory. */
-typedef struct kiln_cuda_record {
-    volatile unsigned long long done; /* all runs up to this number are over */
-    volatile unsigned long long run;  /* the run that failed; 0: none */
-    volatile int32_t kernel;          /* of its plan */
-    volatile int64_t index, limit, order;
-} kiln_cuda_record;
-
-/* How a kernel reports a bad index: kiln_cuda_report in report.cuh. Passed to kernels by value. */
-typedef struct kiln_cuda_fault {
-    kiln_cuda_state *state;
-    kiln_cuda_record *record; /* mapped */
-    int32_t kernel;
-} kiln_cuda_fault;
 
 typedef struct kiln_cuda_operand {
     void *data; /* NULL: absent. A device address */
@@ -63,6 +41,7 @@ typedef struct kiln_cuda_call {
     void *workspace;       /* 64-byte aligned, of the size the workspace function asked for; NULL for 0 */
     kiln_cuda_fault fault;
     const int32_t *stop; /* not NULL where the kernel writes to a slot: it must write nothing while *stop is not 0 */
+    bool chained;        /* a part of a chain that is being compiled: nothing is compiled for it alone */
     int multiprocessors; /* of the device: for grids whose size does not change results */
     const struct kiln_kernel *kernel; /* the rest is for C sources */
     const struct kiln_plan *plan;

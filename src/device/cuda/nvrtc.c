@@ -22,14 +22,38 @@ EMBED(kiln_cuda_text_fold, "device/cuda/fold.cuh");
 EMBED(kiln_cuda_text_words, "device/cuda/words.cuh");
 EMBED(kiln_cuda_text_pointwise, "device/cuda/pointwise.cuh");
 EMBED(kiln_cuda_text_reduction, "device/cuda/reduction.h");
+EMBED(kiln_cuda_text_walk, "device/cuda/walk.cuh");
+EMBED(kiln_cuda_text_walk_h, "device/cuda/walk.h");
+EMBED(kiln_cuda_text_fault, "device/cuda/fault.h");
+EMBED(kiln_cuda_text_report, "device/cuda/report.cuh");
+EMBED(kiln_cuda_text_reduce, "device/cuda/reduce.cuh");
+EMBED(kiln_cuda_text_softmax, "device/cuda/softmax.cuh");
+EMBED(kiln_cuda_text_picks, "device/cuda/picks.cuh");
+EMBED(kiln_cuda_text_tile, "device/cuda/tile.cuh");
+EMBED(kiln_cuda_text_tile_h, "device/cuda/tile.h");
+EMBED(kiln_cuda_text_async, "device/cuda/async.cuh");
 EMBED(kiln_cuda_text_math, "ops/pointwise_math.h");
 
-enum { HEADERS = 5 };
-static const char *const header_names[HEADERS] = {"device/cuda/fold.cuh", "device/cuda/words.cuh",
-                                                  "device/cuda/pointwise.cuh", "device/cuda/reduction.h",
-                                                  "ops/pointwise_math.h"};
-static const char *const header_texts[HEADERS] = {kiln_cuda_text_fold, kiln_cuda_text_words, kiln_cuda_text_pointwise,
-                                                  kiln_cuda_text_reduction, kiln_cuda_text_math};
+static const struct {
+    const char *name, *text;
+} headers[] = {
+    {"device/cuda/fold.cuh", kiln_cuda_text_fold},
+    {"device/cuda/words.cuh", kiln_cuda_text_words},
+    {"device/cuda/pointwise.cuh", kiln_cuda_text_pointwise},
+    {"device/cuda/reduction.h", kiln_cuda_text_reduction},
+    {"device/cuda/walk.cuh", kiln_cuda_text_walk},
+    {"device/cuda/walk.h", kiln_cuda_text_walk_h},
+    {"device/cuda/fault.h", kiln_cuda_text_fault},
+    {"device/cuda/report.cuh", kiln_cuda_text_report},
+    {"device/cuda/reduce.cuh", kiln_cuda_text_reduce},
+    {"device/cuda/softmax.cuh", kiln_cuda_text_softmax},
+    {"device/cuda/picks.cuh", kiln_cuda_text_picks},
+    {"device/cuda/tile.cuh", kiln_cuda_text_tile},
+    {"device/cuda/tile.h", kiln_cuda_text_tile_h},
+    {"device/cuda/async.cuh", kiln_cuda_text_async},
+    {"ops/pointwise_math.h", kiln_cuda_text_math},
+};
+enum { HEADERS = sizeof headers / sizeof *headers };
 
 int kiln_cuda_compiles(void)
 {
@@ -111,8 +135,13 @@ static void *compile(const char *text, int capability, size_t *bytes)
     snprintf(architecture, sizeof architecture, "--gpu-architecture=sm_%d", capability);
     /* Nothing is contracted, as in the interpreter and on the CPU: a group's bits do not depend on what runs it. */
     const char *const options[] = {architecture, "--std=c++17", "--fmad=false"};
+    const char *texts[HEADERS], *names[HEADERS];
+    for (int i = 0; i < HEADERS; i++) {
+        texts[i] = headers[i].text;
+        names[i] = headers[i].name;
+    }
     nvrtc_program p = NULL;
-    if (rtc.create(&p, text, "group.cu", HEADERS, header_texts, header_names) != 0)
+    if (rtc.create(&p, text, "generated.cu", HEADERS, texts, names) != 0)
         return kiln_fail(KILN_E_UNSUPPORTED, "a fused group", "NVRTC takes no text");
     void *cubin = NULL;
     if (rtc.compile(p, (int)(sizeof options / sizeof *options), options) != 0)
@@ -156,7 +185,7 @@ static file_header header_of(const char *text, int capability)
     for (int k = 0; k < 2; k++) {
         uint64_t hash = kiln_mix((uint64_t)k + 1, (uint64_t)rtc_version << 32 | (uint64_t)capability);
         for (int i = 0; i < HEADERS; i++)
-            hash = hash_bytes(hash, header_texts[i], strlen(header_texts[i]));
+            hash = hash_bytes(hash, headers[i].text, strlen(headers[i].text));
         h.key[k] = hash_bytes(hash, text, strlen(text));
     }
     return h;

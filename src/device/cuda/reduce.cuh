@@ -3,8 +3,9 @@
 #ifndef KILN_CUDA_REDUCE_CUH
 #define KILN_CUDA_REDUCE_CUH
 
-#include <math.h>
+#ifndef __CUDACC_RTC__
 #include "device/cuda/launch.h"
+#endif
 
 static_assert(sizeof(double) == 8 && sizeof(float) == 4, "elements as the tensors have them");
 
@@ -28,12 +29,17 @@ template <int N, typename T> static __device__ __forceinline__ void kiln_store(T
 
 static __device__ __forceinline__ float kiln_infinity(float)
 {
-    return INFINITY;
+    return __int_as_float(0x7f800000);
 }
 
 static __device__ __forceinline__ double kiln_infinity(double)
 {
-    return (double)INFINITY;
+    return (double)__int_as_float(0x7f800000);
+}
+
+static __device__ __forceinline__ float kiln_nan()
+{
+    return __int_as_float(0x7fc00000);
 }
 
 static __device__ __forceinline__ float kiln_exp(float x)
@@ -130,6 +136,7 @@ template <bool BLOCK> struct kiln_team {
     }
 };
 
+#ifndef __CUDACC_RTC__
 /* Blocks for n units of work that kernels loop over: no more than a grid may have. */
 static inline unsigned kiln_grid(int64_t n)
 {
@@ -140,5 +147,6 @@ static inline bool kiln_aligned16(const void *p)
 {
     return (uintptr_t)p % 16 == 0;
 }
+#endif
 
 #endif

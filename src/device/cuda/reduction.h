@@ -30,4 +30,7 @@ typedef struct kiln_cuda_reduction {
     const int32_t *stop;
 } kiln_cuda_reduction;
 
+/* Threads that combine partial results in a block, and the columns they share. */
+enum { KILN_CUDA_COMBINE = 256, KILN_CUDA_COMBINED = 32 };
+
 #endif

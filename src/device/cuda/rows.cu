@@ -1,80 +1,15 @@
 /* Softmax, layer norm (norm.cuh), and the elements that class indices name. */
 #include "device/cuda/norm.cuh"
-#include "device/cuda/report.cuh"
+#include "device/cuda/picks.cuh"
+#include "device/cuda/softmax.cuh"
 
 /* ---- Softmax ---- */
 
-/* The largest of some elements and Σ exp(x - largest), which grow together. -inf adds nothing to any sum, and a NaN,
- * though never the largest, stays in it. */
-template <typename T> struct running {
-    T max;
-    double sum;
-
-    template <int N> __device__ __forceinline__ void take(const kiln_pack<T, N> &v)
-    {
-        T top = max, part = 0;
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            top = kiln_larger(top, v.at[k]);
-        if (top > max) {
-            sum *= (double)kiln_exp(max - top);
-            max = top;
-        }
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            part += v.at[k] == -kiln_infinity(T()) ? (T)0 : kiln_exp(v.at[k] - max);
-        sum += (double)part;
-    }
-
-    /* The sum as it is beside a largest element that others may have met. */
-    __device__ __forceinline__ double beside(T largest) const
-    {
-        return max < largest ? sum * (double)kiln_exp(max - largest) : sum;
-    }
-};
-
-/* exp(inf - inf) is among the terms when there is an infinity. */
-template <typename T> static __device__ __forceinline__ double whole_sum(T max, double sum)
-{
-    return max == kiln_infinity(T()) ? (double)NAN : sum;
-}
-
-/* What each element's difference from the largest is multiplied or lessened by. */
-template <typename T> static __device__ __forceinline__ T share_of(double sum, bool log_of)
-{
-    return (T)(log_of ? log(sum) : 1 / sum);
-}
-
-template <typename T> static __device__ __forceinline__ T softmax_of(T x, T max, T share, bool log_of)
-{
-    return log_of ? x - max - share : kiln_exp(x - max) * share;
-}
-
 template <typename T, bool BLOCK, int V>
-static __global__ void softmax_rows(const T *__restrict__ x, T *__restrict__ y, int64_t rows, int64_t n, bool log_of,
-                                    const int32_t *stop)
+static __global__ void softmax_rows(const T *x, T *y, int64_t rows, int64_t n, bool log_of, const int32_t *stop)
 {
-    typedef kiln_team<BLOCK> team;
-    if (stop && *stop)
-        return;
-    for (int64_t row = team::first_row(); row < rows; row += next_row<BLOCK>(gridDim.x)) {
-        const T *__restrict__ from = x + row * n;
-        T *__restrict__ to = y + row * n;
-        running<T> r = {-kiln_infinity(T()), 0};
-#pragma unroll 4
-        for (int64_t i = (int64_t)team::rank() * V; i < n; i += (int64_t)team::size() * V)
-            r.take(kiln_load<V>(from + i));
-        T max = team::max(r.max);
-        T share = share_of<T>(whole_sum(max, team::sum(r.beside(max))), log_of);
-#pragma unroll 4
-        for (int64_t i = (int64_t)team::rank() * V; i < n; i += (int64_t)team::size() * V) {
-            kiln_pack<T, V> v = kiln_load<V>(from + i);
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                v.at[k] = softmax_of(v.at[k], max, share, log_of);
-            kiln_store<V>(to + i, v);
-        }
-    }
+    if (!(stop && *stop))
+        softmax_teams<T, BLOCK, V>(x, y, kiln_team<BLOCK>::first_row(), next_row<BLOCK>(gridDim.x), rows, n, log_of);
 }
 
 enum { COLUMN_THREADS = 256 };
@@ -174,75 +109,16 @@ static bool log_softmax(const kiln_cuda_call *c)
 
 /* ---- nll_loss_pick, nll_loss_place ---- */
 
-/* x is [outer, classes, inner], target [outer, inner]. Targets equal to `ignore` take no part. */
-typedef struct picks {
-    const int64_t *target;
-    int64_t outer, classes, inner, ignore;
-    const int32_t *stop;
-    kiln_cuda_fault fault;
-} picks;
-
-/* Whether target i names a class; one that should but does not is reported. Reports are not kept back while `stop` is
- * set: blocks that come late may have the earlier one. */
-static __device__ __forceinline__ bool names_class(const picks &p, int64_t i)
+template <typename T> static __global__ void pick_all(picks p, const T *x, T *y)
 {
-    int64_t target = p.target[i];
-    if (target == p.ignore)
-        return false;
-    if (target >= 0 && target < p.classes)
-        return true;
-    kiln_cuda_report(p.fault, i, target, p.classes);
-    return false;
+    pick(p, x, y, !(p.stop && *p.stop), (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+         (int64_t)gridDim.x * blockDim.x);
 }
 
-template <typename T> static __global__ void pick(picks p, const T *x, T *y)
+template <typename T, typename I, bool WIDE> static __global__ void place_all(picks p, const T *g, T *y)
 {
-    bool writes = !(p.stop && *p.stop);
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.outer * p.inner;
-         i += (int64_t)gridDim.x * blockDim.x) {
-        T picked = 0;
-        if (names_class(p, i))
-            picked = -x[(i / p.inner * p.classes + p.target[i]) * p.inner + i % p.inner];
-        if (writes)
-            y[i] = picked;
-    }
-}
-
-/* Every element of y is written once: a thread has four in a row, and divides (in I) once for all of them. */
-template <typename T, typename I, bool WIDE> static __global__ void place(picks p, const T *g, T *y)
-{
-    enum { EACH = 4 };
-    int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
-    bool writes = !(p.stop && *p.stop);
-    for (int64_t i = thread; i < p.outer * p.inner; i += threads)
-        names_class(p, i);
-    int64_t count = p.outer * p.classes * p.inner;
-    for (int64_t first = thread * EACH; writes && first < count; first += threads * EACH) {
-        int64_t line = (int64_t)((I)first / (I)p.inner), within = first - line * p.inner;
-        int64_t outer = (int64_t)((I)line / (I)p.classes), which = line - outer * p.classes;
-        kiln_pack<T, EACH> v;
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            v.at[k] = 0;
-            if (first + k < count) {
-                int64_t target = p.target[outer * p.inner + within];
-                if (target == which && target != p.ignore)
-                    v.at[k] = -g[outer * p.inner + within];
-            }
-            if (++within == p.inner) {
-                within = 0;
-                if (++which == p.classes) {
-                    which = 0;
-                    outer++;
-                }
-            }
-        }
-        if (WIDE && first + EACH <= count)
-            kiln_store<EACH>(y + first, v);
-        else
-            for (int k = 0; k < EACH && first + k < count; k++)
-                y[first + k] = v.at[k];
-    }
+    place<T, I, WIDE>(p, g, y, !(p.stop && *p.stop), (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                      (int64_t)gridDim.x * blockDim.x);
 }
 
 static picks picks_of(const kiln_cuda_call *c, const kiln_cuda_operand *x)
@@ -265,10 +141,10 @@ static bool nll_loss_pick(const kiln_cuda_call *c)
     if (n == 0)
         return true;
     if (c->in[0].dtype == KILN_F64)
-        pick<double>
+        pick_all<double>
             <<<pick_grid(n), PICK_THREADS, 0, c->stream>>>(p, (const double *)c->in[0].data, (double *)c->out[0].data);
     else
-        pick<float>
+        pick_all<float>
             <<<pick_grid(n), PICK_THREADS, 0, c->stream>>>(p, (const float *)c->in[0].data, (float *)c->out[0].data);
     return kiln_cuda_launched(c);
 }
@@ -280,11 +156,11 @@ template <typename T> static void launch_place(const kiln_cuda_call *c, picks p)
     int64_t targets = p.outer * p.inner, count = targets * p.classes;
     unsigned grid = pick_grid(targets > (count + 3) / 4 ? targets : (count + 3) / 4);
     if (!kiln_aligned16(y))
-        place<T, uint64_t, false><<<grid, PICK_THREADS, 0, c->stream>>>(p, g, y);
+        place_all<T, uint64_t, false><<<grid, PICK_THREADS, 0, c->stream>>>(p, g, y);
     else if (count >> 32)
-        place<T, uint64_t, true><<<grid, PICK_THREADS, 0, c->stream>>>(p, g, y);
+        place_all<T, uint64_t, true><<<grid, PICK_THREADS, 0, c->stream>>>(p, g, y);
     else
-        place<T, uint32_t, true><<<grid, PICK_THREADS, 0, c->stream>>>(p, g, y);
+        place_all<T, uint32_t, true><<<grid, PICK_THREADS, 0, c->stream>>>(p, g, y);
 }
 
 static bool nll_loss_place(const kiln_cuda_call *c)

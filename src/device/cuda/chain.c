@@ -1,0 +1,419 @@
+/* Chains: which kernels can be steps, in which wave each runs, and launching. */
+#include "device/cuda/chain.h"
+#include <string.h>
+#include "core/alloc.h"
+#include "device/cuda/exec.h"
+
+enum {
+    MOST_BYTES = 16 << 20, /* that a kernel moves: above, launching it by itself costs little */
+    TINY_UNITS = 2,        /* that one block takes in turn rather than wait for a barrier */
+    WARP_ROW = 256,        /* softmax: shorter rows always belong to a warp */
+    HALF_SHARED = 16 * 1024
+};
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static bool is(const kiln_kernel *k, const char *name)
+{
+    return strcmp(k->op->name, name) == 0;
+}
+
+/* ---- Kinds ---- */
+
+/* [outer, n, inner] around a dim. */
+typedef struct extent {
+    int64_t outer, n, inner;
+} extent;
+
+static extent extent_of(const kiln_operand *x, int64_t dim)
+{
+    extent e = {1, 1, 1};
+    for (int d = 0; d < x->ndim; d++)
+        *(d < dim ? &e.outer : d == dim ? &e.n : &e.inner) *= x->shape[d];
+    return e;
+}
+
+static bool is_softmax(const kiln_kernel *k)
+{
+    return is(k, "softmax") || is(k, "log_softmax");
+}
+
+static bool is_pick(const kiln_kernel *k)
+{
+    return is(k, "nll_loss_pick") || is(k, "nll_loss_place");
+}
+
+static bool can_be_step(const kiln_cuda_call *c)
+{
+    const kiln_kernel *k = c->kernel;
+    kiln_cuda_matrices m;
+    kiln_cuda_tiling t;
+    if (k->op && k->op->cls == KILN_CLASS_MATMUL)
+        return kiln_cuda_small_of(c, &m, &t);
+    if (k->group)
+        return k->group->count > 0;
+    if (k->in[0].dtype != KILN_F32)
+        return false;
+    if (is_softmax(k)) {
+        extent e = extent_of(&k->in[0], k->ints[0]);
+        return e.inner == 1 && e.n > 0 && e.n < WARP_ROW && e.outer > 0;
+    }
+    if (is_pick(k)) {
+        extent e = extent_of(is(k, "nll_loss_pick") ? &k->in[0] : &k->out[0], k->ints[0]);
+        return e.outer * e.inner > 0 && k->out[0].offset % 4 == 0;
+    }
+    return false;
+}
+
+bool kiln_cuda_can_chain(const kiln_cuda_call *c)
+{
+    return c->kernel->bytes <= MOST_BYTES && can_be_step(c);
+}
+
+/* ---- Parameters of steps ---- */
+
+static bool add_pointer(kiln_cuda_chain *chain, const kiln_operand *o)
+{
+    if (!KILN_GROW(chain->pointers, chain->pointers_capacity, chain->npointers + 1))
+        return false;
+    int64_t bytes = o->offset * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
+    chain->pointers[chain->npointers++] = (kiln_cuda_pointer){o->buffer, bytes};
+    return true;
+}
+
+/* A group's loads and stores, in the order its program numbers them; then the reduction's result and partial sums. */
+static bool add_group_pointers(kiln_cuda_chain *chain, const kiln_kernel *k)
+{
+    const kiln_group *g = k->group;
+    const kiln_operand nothing = {.buffer = -1}, workspace = {.buffer = k->workspace};
+    bool ok = true;
+    for (int i = 0; ok && i < g->nloads; i++)
+        ok = add_pointer(chain, &g->loads[i]);
+    if (g->head >= 0)
+        ok = ok && add_pointer(chain, &nothing);
+    for (int i = 0; ok && i < g->nstores; i++)
+        ok = add_pointer(chain, &g->stores[i].to);
+    if (g->reduces)
+        ok = ok && add_pointer(chain, &g->reduce_to) && add_pointer(chain, &workspace);
+    return ok;
+}
+
+static bool add_words(kiln_cuda_chain *chain, const kiln_cuda_lowered *g)
+{
+    const kiln_cuda_op *ops = (const kiln_cuda_op *)(const void *)g->k.body;
+    for (int i = 0; i < g->k.p.nops; i++)
+        for (int s = 0; s < ops[i].nscalars; s++) {
+            if (!KILN_GROW(chain->words, chain->words_capacity, chain->nwords + 1))
+                return false;
+            chain->words[chain->nwords++] =
+                (kiln_cuda_word){ops[i].scalars + s, (uint8_t)(ops[i].code - KILN_CUDA_ROW), ops[i].row == KILN_PW_iota};
+        }
+    return true;
+}
+
+/* A product hands on its elements in fours only if its rows consist of fours. */
+static void take_one_by_one(kiln_cuda_lowered *g)
+{
+    kiln_cuda_op *ops = (kiln_cuda_op *)(void *)g->k.body;
+    kiln_cuda_load *loads = (kiln_cuda_load *)(void *)(ops + g->k.p.nops);
+    kiln_cuda_store *stores = (kiln_cuda_store *)(void *)(loads + g->k.p.nloads);
+    for (int i = 0; i < g->k.p.nloads; i++)
+        loads[i].vector = false;
+    for (int i = 0; i < g->k.p.nstores; i++)
+        stores[i].vector = false;
+}
+
+/* ---- Steps ---- */
+
+static bool lower_group(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda_call *c)
+{
+    s->group = kiln_alloc_zero(1, sizeof *s->group);
+    return s->group && kiln_cuda_lower_group(s->group, c, c->kernel->group, NULL) && add_words(chain, s->group) &&
+           add_group_pointers(chain, c->kernel);
+}
+
+static bool make_product(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda_call *c)
+{
+    const kiln_kernel *k = c->kernel;
+    s->kind = KILN_CUDA_STEP_PRODUCT;
+    kiln_cuda_small_of(c, &s->product, &s->tiling);
+    s->units = s->tiling.tiles;
+    chain->shared = s->tiling.shared > chain->shared ? s->tiling.shared : chain->shared;
+    if (k->group) {
+        if (!lower_group(chain, s, c))
+            return false;
+        if (s->product.n % 4)
+            take_one_by_one(s->group);
+    }
+    return add_pointer(chain, &k->in[0]) && add_pointer(chain, &k->in[1]) && (k->group || add_pointer(chain, &k->out[0]));
+}
+
+static int64_t reduction_units(const kiln_cuda_reduction *r)
+{
+    if (r->inner > 1)
+        return r->outer * r->chunks * ceil_div(r->inner, 4 * (int64_t)r->lanes);
+    return ceil_div(r->outer * r->chunks, r->lanes > 32 ? 1 : KILN_CUDA_WALK_THREADS / r->lanes);
+}
+
+static kiln_cuda_step *add_step(kiln_cuda_chain *chain, int32_t kernel, bool guarded)
+{
+    if (!KILN_GROW(chain->steps, chain->steps_capacity, chain->nsteps + 1))
+        return NULL;
+    kiln_cuda_step *s = &chain->steps[chain->nsteps++];
+    *s = (kiln_cuda_step){
+        .kernel = kernel, .guarded = guarded, .pointers = (int)chain->npointers, .words = (int)chain->nwords};
+    return s;
+}
+
+static bool make_group(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda_call *c)
+{
+    if (!lower_group(chain, s, c))
+        return false;
+    const kiln_cuda_program *p = &s->group->k.p;
+    if (p->shape == KILN_CUDA_MAP) {
+        s->kind = KILN_CUDA_STEP_MAP;
+        s->units = ceil_div(p->count, KILN_CUDA_WALK_THREADS * (s->group->wide ? 2 : 4));
+        return true;
+    }
+    s->kind = p->shape == KILN_CUDA_ROWS ? KILN_CUDA_STEP_ROWS : KILN_CUDA_STEP_COLUMNS;
+    s->units = reduction_units(&p->r);
+    if (p->r.chunks == 1)
+        return true;
+    kiln_cuda_reduction r = p->r;
+    int pointers = s->pointers;
+    kiln_cuda_step *second = add_step(chain, s->kernel, s->guarded); /* s may have moved */
+    if (!second)
+        return false;
+    second->kind = KILN_CUDA_STEP_COMBINE;
+    second->pointers = pointers;
+    second->units = r.outer * ceil_div(r.inner, KILN_CUDA_COMBINED);
+    return true;
+}
+
+static bool make_rows(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda_call *c)
+{
+    const kiln_kernel *k = c->kernel;
+    int64_t threads = KILN_CUDA_WALK_THREADS;
+    bool pick = is(k, "nll_loss_pick");
+    extent e = extent_of(pick || is_softmax(k) ? &k->in[0] : &k->out[0], k->ints[0]);
+    if (is_softmax(k)) {
+        s->kind = KILN_CUDA_STEP_SOFTMAX;
+        s->units = ceil_div(e.outer, threads / 32);
+    } else {
+        s->kind = pick ? KILN_CUDA_STEP_PICK : KILN_CUDA_STEP_PLACE;
+        int64_t targets = ceil_div(e.outer * e.inner, threads), placed = ceil_div(e.outer * e.n * e.inner, threads * 4);
+        s->units = pick || targets > placed ? targets : placed;
+    }
+    bool ok = true;
+    for (int i = 0; ok && i < k->nin; i++)
+        ok = add_pointer(chain, &k->in[i]);
+    return ok && add_pointer(chain, &k->out[0]);
+}
+
+static bool make_step(kiln_cuda_chain *chain, const kiln_cuda_call *c, int32_t kernel)
+{
+    const kiln_kernel *k = c->kernel;
+    kiln_cuda_step *s = add_step(chain, kernel, kiln_cuda_writes_slot(chain->plan, k));
+    if (!s)
+        return false;
+    if (k->op && k->op->cls == KILN_CLASS_MATMUL)
+        return make_product(chain, s, c);
+    return k->group ? make_group(chain, s, c) : make_rows(chain, s, c);
+}
+
+/* ---- Waves ---- */
+
+static bool is_tiny(const kiln_cuda_step *s)
+{
+    return s->kind != KILN_CUDA_STEP_PRODUCT && s->units <= TINY_UNITS;
+}
+
+typedef struct place { /* the earliest wave of a step, and the strand before it that it could go on with */
+    int32_t wave, strand;
+    bool joins;
+} place;
+
+static void come_after(place *p, const kiln_cuda_step *before)
+{
+    if (before->wave + 1 > p->wave)
+        *p = (place){before->wave + 1, before->strand, before->strand >= 0};
+    else if (before->wave + 1 == p->wave)
+        p->joins &= before->strand == p->strand;
+}
+
+/* Steps are in the plan's order: what a step waits for has its place already. */
+static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+{
+    int32_t strands = 0;
+    int64_t last_of = 0; /* the step before */
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        kiln_cuda_step *s = &chain->steps[i];
+        place p = {0, -1, false};
+        if (s->kind == KILN_CUDA_STEP_COMBINE)
+            come_after(&p, &chain->steps[last_of]);
+        for (int64_t k = w->first[s->kernel]; s->kind != KILN_CUDA_STEP_COMBINE && k < w->first[s->kernel + 1]; k++)
+            for (int64_t j = i; j-- > 0;)
+                if (chain->steps[j].kernel == w->of[k]) {
+                    come_after(&p, &chain->steps[j]);
+                    break;
+                }
+        bool joins = is_tiny(s) && p.joins;
+        s->wave = joins ? p.wave - 1 : p.wave;
+        s->strand = joins ? p.strand : is_tiny(s) ? strands++ : -1;
+        chain->nwaves = s->wave + 1 > chain->nwaves ? s->wave + 1 : chain->nwaves;
+        last_of = i;
+    }
+}
+
+static void count_units(kiln_cuda_chain *chain)
+{
+    for (int wave = 0; wave < chain->nwaves; wave++) {
+        int64_t units = 0;
+        for (int64_t i = 0; i < chain->nsteps; i++)
+            if (chain->steps[i].wave == wave)
+                units += chain->steps[i].strand < 0 ? chain->steps[i].units : 1;
+        chain->most_units = units > chain->most_units ? units : chain->most_units;
+    }
+}
+
+/* ---- Making ---- */
+
+static bool make_steps(kiln_cuda_chain *chain, const kiln_cuda_call *c)
+{
+    for (int32_t i = chain->first; i < chain->end; i++) {
+        kiln_cuda_call one;
+        kiln_cuda_make_call(&one, c->device, c->plan, &c->plan->kernels[i], c->binding, (double *)(uintptr_t)c->scalars);
+        if (!make_step(chain, &one, i))
+            return false;
+    }
+    return true;
+}
+
+static size_t parameter_bytes(const kiln_cuda_chain *chain)
+{
+    size_t scalars = chain->alone ? (size_t)chain->nwords * sizeof(uint64_t) : sizeof(double *);
+    return sizeof(kiln_cuda_walk) + scalars + (size_t)chain->npointers * sizeof(void *);
+}
+
+kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_waits *w, int32_t first, int32_t end,
+                                     unsigned long long *barrier)
+{
+    kiln_cuda_chain *chain = kiln_alloc_zero(1, sizeof *chain);
+    if (!chain)
+        return NULL;
+    chain->plan = c->plan;
+    chain->first = first;
+    chain->end = end;
+    chain->alone = first == 0 && end == c->plan->nkernels;
+    chain->barrier = barrier;
+    chain->shared = HALF_SHARED; /* what folding takes */
+    if (make_steps(chain, c)) {
+        set_waves(chain, w);
+        count_units(chain);
+        chain->parameter_bytes = parameter_bytes(chain);
+        chain->parameters = kiln_alloc_zero(1, chain->parameter_bytes);
+        if (chain->parameters && (chain->text = kiln_cuda_chain_text(chain)))
+            return chain;
+    }
+    kiln_cuda_chain_free(chain);
+    return NULL;
+}
+
+void kiln_cuda_chain_free(kiln_cuda_chain *chain)
+{
+    if (!chain)
+        return;
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        kiln_free(chain->steps[i].group);
+    kiln_free(chain->steps);
+    kiln_free(chain->pointers);
+    kiln_free(chain->words);
+    kiln_free(chain->text);
+    kiln_free(chain->parameters);
+    kiln_free(chain);
+}
+
+/* ---- Launching ---- */
+
+/* As the device converts it: `scalar` in words.cuh. */
+static uint64_t word_of(const kiln_cuda_word *w, double x)
+{
+    uint64_t bits = 0;
+    float narrow = (float)x;
+    switch (w->cls) {
+    case KILN_PW_F32:
+        if (!w->as_index) {
+            memcpy(&bits, &narrow, sizeof narrow);
+            return bits;
+        }
+        break;
+    case KILN_PW_F64: break;
+    case KILN_PW_I64:
+        return x != x            ? 0
+               : x >= 0x1p63     ? (uint64_t)INT64_MAX
+               : x < -0x1p63     ? (uint64_t)INT64_MIN
+                                 : (uint64_t)(int64_t)x;
+    default: return x != 0;
+    }
+    memcpy(&bits, &x, sizeof x);
+    return bits;
+}
+
+static void fill_parameters(kiln_cuda_chain *chain, const kiln_cuda_call *c, uint64_t run)
+{
+    const kiln_cuda_device *d = c->device;
+    kiln_cuda_walk walk = {chain->barrier, chain->passed, run, d->state, d->mapped};
+    unsigned char *to = chain->parameters;
+    memcpy(to, &walk, sizeof walk);
+    to += sizeof walk;
+    if (chain->alone)
+        for (int64_t i = 0; i < chain->nwords; i++, to += sizeof(uint64_t)) {
+            uint64_t word = word_of(&chain->words[i], c->binding->scalars[chain->words[i].scalar]);
+            memcpy(to, &word, sizeof word);
+        }
+    else {
+        memcpy(to, &c->scalars, sizeof c->scalars);
+        to += sizeof c->scalars;
+    }
+    for (int64_t i = 0; i < chain->npointers; i++, to += sizeof(void *)) {
+        const kiln_cuda_pointer *p = &chain->pointers[i];
+        uint64_t address =
+            p->buffer < 0 ? 0 : kiln_buffer_address(chain->plan, c->binding, p->buffer) + (uint64_t)p->bytes;
+        memcpy(to, &address, sizeof address);
+    }
+}
+
+/* After a fault the barrier's count says so until it is set anew. */
+static bool reset_barrier(kiln_cuda_chain *chain, const kiln_cuda_call *c)
+{
+    if (!chain->alone || chain->faults == c->device->faults)
+        return true;
+    chain->faults = c->device->faults;
+    chain->passed = 0;
+    return kiln_cuda_ok(c->device, cudaMemsetAsync(chain->barrier, 0, sizeof *chain->barrier, c->stream),
+                        "a barrier cannot be set");
+}
+
+bool kiln_cuda_chain_launch(kiln_cuda_chain *chain, const kiln_cuda_call *c, const void *kernel, uint64_t run)
+{
+    if (!reset_barrier(chain, c))
+        return false;
+    fill_parameters(chain, c, run);
+    int64_t blocks = chain->most_units < c->multiprocessors ? chain->most_units : c->multiprocessors;
+    cudaLaunchAttribute together = {.id = cudaLaunchAttributeCooperative, .val = {.cooperative = 1}};
+    cudaLaunchConfig_t how = {.gridDim = {(unsigned)blocks, 1, 1},
+                              .blockDim = {KILN_CUDA_WALK_THREADS, 1, 1},
+                              .dynamicSmemBytes = chain->shared,
+                              .stream = c->stream,
+                              .attrs = &together,
+                              .numAttrs = 1};
+    void *arguments[] = {chain->parameters};
+    if (!kiln_cuda_ok(c->device, cudaLaunchKernelExC(&how, kernel, arguments), "a step cannot be launched"))
+        return false;
+    if (chain->alone)
+        chain->passed += (uint64_t)(chain->nwaves - 1) * (uint64_t)blocks;
+    return true;
+}

@@ -1,0 +1,214 @@
+/* The text of a chain: a struct for each group (generate.c), and a kernel that goes through the waves. */
+#include <string.h>
+#include "device/cuda/chain.h"
+#include "device/cuda/writer.h"
+
+typedef struct author {
+    kiln_cuda_writer w;
+    const kiln_cuda_chain *chain;
+} author;
+
+#define say(a, ...) kiln_cuda_say(&(a)->w, __VA_ARGS__)
+#define LL(x) ((long long)(x))
+
+static const kiln_kernel *kernel_of(const author *a, const kiln_cuda_step *s)
+{
+    return &a->chain->plan->kernels[s->kernel];
+}
+
+static kiln_cuda_naming naming_of(const author *a, const kiln_cuda_step *s)
+{
+    return (kiln_cuda_naming){.number = s->kernel,
+                              .pointers = s->pointers,
+                              .words = a->chain->alone ? s->words : -1,
+                              .product = s->kind == KILN_CUDA_STEP_PRODUCT};
+}
+
+/* ---- Declarations ---- */
+
+static void say_parameters(author *a)
+{
+    const kiln_cuda_chain *c = a->chain;
+    kiln_cuda_say_dtypes(&a->w);
+    say(a, "#include \"device/cuda/walk.cuh\"\n\nstruct parameters { kiln_cuda_walk c; ");
+    if (!c->alone)
+        say(a, "const double *scalars; ");
+    else if (c->nwords)
+        say(a, "uint64_t words[%lld]; ", LL(c->nwords));
+    say(a, "void *data[%lld]; };\n", LL(c->npointers));
+}
+
+/* A product's sizes are constants, so that its tiles know them. */
+static void say_shape(author *a, const kiln_cuda_step *s)
+{
+    const kiln_cuda_matrices *m = &s->product;
+    say(a,
+        "struct shape%d { const float *a, *b; static constexpr int64_t m = %lldL, n = %lldL, k = %lldL, a_row = %lldL, "
+        "a_col = %lldL, b_row = %lldL, b_col = %lldL, a_matrix = %lldL, b_matrix = %lldL; };\n",
+        s->kernel, LL(m->m), LL(m->n), LL(m->k), LL(m->a_row), LL(m->a_col), LL(m->b_row), LL(m->b_col),
+        LL(m->a_matrix), LL(m->b_matrix));
+}
+
+/* ---- Steps ---- */
+
+static void say_program(author *a, const kiln_cuda_step *s)
+{
+    say(a, "const program%d m = ", s->kernel);
+    kiln_cuda_say_members(&a->w, s->group, naming_of(a, s));
+    say(a, "; ");
+}
+
+/* A reduction, or its second half, which has its addresses from the first. */
+static void say_reduction(author *a, const kiln_cuda_step *s, const char *seat)
+{
+    bool second = s->kind == KILN_CUDA_STEP_COMBINE;
+    const kiln_cuda_program *p = &(second ? s - 1 : s)->group->k.p;
+    const kiln_cuda_reduction *r = &p->r;
+    int to = s->pointers + p->nloads + p->nstores;
+    char partials[32] = "0";
+    if (r->chunks > 1)
+        snprintf(partials, sizeof partials, "k.data[%d]", to + 1);
+    say(a,
+        "const kiln_cuda_reduction r = {%lldL, %lldL, %lldL, %lldL, %lldL, 0, %d, %d, %d, %d, %d, (uint64_t *)%s, "
+        "k.data[%d], 0}; ",
+        LL(r->outer), LL(r->reduced), LL(r->inner), LL(r->chunk), LL(r->chunks), r->cls, r->fold, r->dtype, r->lanes,
+        r->threads, partials, to);
+    if (second) {
+        say(a, "combine(r, scratch, %s); ", seat);
+        return;
+    }
+    say_program(a, s);
+    say(a, "%s(r, m, %s); ", s->kind == KILN_CUDA_STEP_ROWS ? "rows" : "columns", seat);
+}
+
+static void say_product(author *a, const kiln_cuda_step *s, const char *unit)
+{
+    const kiln_cuda_tiling *t = &s->tiling;
+    int at = s->pointers;
+    if (s->group)
+        at += s->group->k.p.nloads + s->group->k.p.nstores;
+    say(a, "const shape%d p = {(const float *)k.data[%d], (const float *)k.data[%d]}; ", s->kernel, at, at + 1);
+    if (s->group)
+        say_program(a, s);
+    say(a, "kiln_cuda_tile<%d, %d, %d>(p, %s, scratch, ", t->rows, t->cols, t->slices, unit);
+    if (s->group)
+        say(a, "group_sink<program%d>{m}); ", s->kernel);
+    else
+        say(a, "plain_sink<%s>{(float *)k.data[%d]}); ",
+            s->product.n % 4 == 0 && a->chain->pointers[at + 2].bytes % 16 == 0 ? "true" : "false", at + 2);
+}
+
+static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)
+{
+    const kiln_kernel *k = kernel_of(a, s);
+    int64_t dim = k->ints[0], outer = 1, n = 1, inner = 1;
+    const kiln_operand *x = s->kind == KILN_CUDA_STEP_PLACE ? &k->out[0] : &k->in[0];
+    for (int d = 0; d < x->ndim; d++)
+        *(d < dim ? &outer : d == dim ? &n : &inner) *= x->shape[d];
+    const kiln_cuda_pointer *p = a->chain->pointers + s->pointers;
+    if (s->kind == KILN_CUDA_STEP_SOFTMAX) {
+        bool wide = n % 4 == 0 && p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0;
+        say(a, "softmax_step<float, %d>(k.data[%d], k.data[%d], %lldL, %lldL, %s, %s); ", wide ? 4 : 1, s->pointers,
+            s->pointers + 1, LL(outer), LL(n), strcmp(k->op->name, "log_softmax") == 0 ? "true" : "false", seat);
+        return;
+    }
+    say(a,
+        "%s<float>(picks_in(k.c, %d, k.data[%d], %lldL, %lldL, %lldL, %lldL), k.data[%d], k.data[%d], %s, %s); ",
+        s->kind == KILN_CUDA_STEP_PICK ? "pick_step" : "place_step", s->kernel, s->pointers + 1, LL(outer), LL(n),
+        LL(inner), LL(k->ints[1]), s->pointers, s->pointers + 2, s->guarded ? "!stopped" : "true", seat);
+}
+
+/* As block `unit` of all the step's, or as the only one. */
+static void say_step(author *a, const kiln_cuda_step *s, int64_t first, bool alone)
+{
+    char unit[32], seat[64];
+    snprintf(unit, sizeof unit, "u - %lldL", LL(first));
+    snprintf(seat, sizeof seat, alone ? "seat{0, 1}" : "seat{u - %lldL, %lldL}", LL(first), LL(s->units));
+    bool pick = s->kind == KILN_CUDA_STEP_PICK || s->kind == KILN_CUDA_STEP_PLACE;
+    say(a, s->guarded && !pick ? "if (!stopped) { " : "{ ");
+    switch (s->kind) {
+    case KILN_CUDA_STEP_PRODUCT: say_product(a, s, unit); break;
+    case KILN_CUDA_STEP_MAP:
+        say_program(a, s);
+        say(a, "map(%lldL, m, %s); ", LL(s->group->k.p.count), seat);
+        break;
+    case KILN_CUDA_STEP_ROWS:
+    case KILN_CUDA_STEP_COLUMNS:
+    case KILN_CUDA_STEP_COMBINE: say_reduction(a, s, seat); break;
+    default: say_rows(a, s, seat);
+    }
+    say(a, "}\n");
+}
+
+/* ---- Waves ---- */
+
+static void say_strand(author *a, int64_t begin, int32_t wave, int32_t strand)
+{
+    const kiln_cuda_chain *c = a->chain;
+    for (int64_t i = begin; i < c->nsteps; i++)
+        if (c->steps[i].wave == wave && c->steps[i].strand == strand) {
+            say(a, "            ");
+            say_step(a, &c->steps[i], 0, true);
+            say(a, "            __syncthreads();\n");
+        }
+}
+
+static bool begins_strand(const kiln_cuda_chain *c, int64_t step)
+{
+    for (int64_t i = 0; i < step; i++)
+        if (c->steps[i].wave == c->steps[step].wave && c->steps[i].strand == c->steps[step].strand)
+            return false;
+    return true;
+}
+
+/* Units of the wave are numbered: strands first, since they take longest, then the pieces of each step. */
+static void say_wave(author *a, int32_t wave)
+{
+    const kiln_cuda_chain *c = a->chain;
+    int64_t units = 0, all = 0;
+    for (int64_t i = 0; i < c->nsteps; i++)
+        if (c->steps[i].wave == wave)
+            all += c->steps[i].strand < 0 ? c->steps[i].units : begins_strand(c, i);
+    say(a, "    for (int64_t u = blockIdx.x; u < %lldL; u += gridDim.x) {\n", LL(all));
+    for (int strands = 1; strands >= 0; strands--)
+        for (int64_t i = 0; i < c->nsteps; i++) {
+            const kiln_cuda_step *s = &c->steps[i];
+            if (s->wave != wave || (s->strand >= 0) != strands || (strands && !begins_strand(c, i)))
+                continue;
+            int64_t first = units;
+            units += strands ? 1 : s->units;
+            say(a, "        %sif (u < %lldL) {\n", first ? "else " : "", LL(units));
+            if (strands)
+                say_strand(a, i, wave, s->strand);
+            else {
+                say(a, "            ");
+                say_step(a, s, first, false);
+            }
+            say(a, "        }\n");
+        }
+    say(a, "        __syncthreads();\n    }\n");
+}
+
+char *kiln_cuda_chain_text(const kiln_cuda_chain *chain)
+{
+    author a = {.chain = chain};
+    say_parameters(&a);
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        const kiln_cuda_step *s = &chain->steps[i];
+        if (s->group)
+            kiln_cuda_say_program(&a.w, s->group, naming_of(&a, s));
+        if (s->kind == KILN_CUDA_STEP_PRODUCT)
+            say_shape(&a, s);
+    }
+    say(&a,
+        "\nextern \"C\" __global__ void __launch_bounds__(%d, 1) kiln_generated(const __grid_constant__ parameters k)\n{\n"
+        "    extern __shared__ __align__(16) uint64_t scratch[];\n    bool stopped = begin(k.c);\n",
+        KILN_CUDA_WALK_THREADS);
+    for (int wave = 0; wave < chain->nwaves; wave++) {
+        say_wave(&a, wave);
+        if (wave + 1 < chain->nwaves)
+            say(&a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
+    }
+    say(&a, "}\n");
+    return kiln_cuda_written(&a.w);
+}

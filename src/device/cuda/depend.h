@@ -1,0 +1,21 @@
+/* Which kernels of a plan must wait for which: those that touch the same memory, one of them writing, in the plan's
+ * order. What has no such reason to wait can run side by side. */
+#ifndef KILN_CUDA_DEPEND_H
+#define KILN_CUDA_DEPEND_H
+
+#include "device/cuda/cuda.h"
+
+typedef struct kiln_cuda_waits {
+    int64_t *first; /* by kernel, and one more: where its predecessors begin in `of` */
+    int32_t *of;    /* ascending; without those that another of them waits for, as far as that was looked for */
+    int64_t n, capacity;
+} kiln_cuda_waits;
+
+/* False with an error; what was made is freed either way with the second. */
+bool kiln_cuda_find_waits(kiln_cuda_waits *w, const kiln_plan *plan);
+void kiln_cuda_free_waits(kiln_cuda_waits *w);
+
+/* Whether a kernel writes to a slot: to memory that outlives the step, which a fault must keep it from. */
+bool kiln_cuda_writes_slot(const kiln_plan *plan, const kiln_kernel *k);
+
+#endif

@@ -1,0 +1,17 @@
+/* What a chain's kernel gets beside addresses and scalars. Read by C and by generated kernels. */
+#ifndef KILN_CUDA_WALK_H
+#define KILN_CUDA_WALK_H
+
+#include "device/cuda/fault.h"
+
+typedef struct kiln_cuda_walk {
+    unsigned long long *barrier; /* blocks that have come to any barrier so far; KILN_CUDA_STOPPED after a fault */
+    unsigned long long base;     /* its count when the run begins */
+    unsigned long long run;      /* the run's number; 0: another node of the graph has told it */
+    kiln_cuda_state *state;
+    kiln_cuda_record *record;
+} kiln_cuda_walk;
+
+enum { KILN_CUDA_WALK_THREADS = 512 };
+
+#endif
