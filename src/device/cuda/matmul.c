@@ -1,9 +1,10 @@
-/* Products of a plan by cuBLASLt, with or without a group that finishes them. The library takes matrices with one dim
- * without gaps and one stride from matrix to matrix: operands that lie otherwise are gathered first, and batches with
- * more than one stride take several calls. */
+/* Products of a plan, with or without a group that finishes them: small ones by tiles (small.h), the rest by cuBLASLt.
+ * The library takes matrices with one dim without gaps and one stride from matrix to matrix: operands that lie
+ * otherwise are gathered first, and batches with more than one stride take several calls. */
 #include <string.h>
 #include "device/cuda/copy.h"
 #include "device/cuda/lt.h"
+#include "device/cuda/small.h"
 
 enum {
     ALIGNMENT = 256,    /* of what lies in the workspace */
@@ -30,6 +31,9 @@ typedef struct job {
     int64_t count; /* matrices in all */
     side a, b;
     int inner; /* the dim of the batch that the library walks; -1: there is one matrix */
+    bool small;
+    kiln_cuda_matrices matrices; /* of a small one; its sides are left out */
+    kiln_cuda_tiling tiling;
 } job;
 
 static size_t round_up(size_t bytes)
@@ -177,7 +181,8 @@ static bool describe(job *j, const kiln_cuda_call *c)
     set_batch(j, a, b);
     if (!j->m || !j->n || !j->count)
         return false;
-    if (j->k) {
+    j->small = kiln_cuda_small_of(c, &j->matrices, &j->tiling);
+    if (j->k && !j->small) {
         set_side(&j->a, j, a, &in[0], j->m, j->k);
         set_side(&j->b, j, b, &in[1], j->k, j->n);
         if (calls(*j) > MAX_CALLS) {
@@ -265,7 +270,7 @@ size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c)
 {
     job j;
     size_t library = 0;
-    if (!describe(&j, c) || !kiln_cuda_enter(c->device) || (j.k && !library_bytes(c, &j, &library)))
+    if (!describe(&j, c) || !kiln_cuda_enter(c->device) || (j.k && !j.small && !library_bytes(c, &j, &library)))
         return 0; /* what is wrong is said when it is launched */
     size_t scratch = j.a.bytes + j.b.bytes + library;
     size_t group = c->kernel->group ? kiln_cuda_group_workspace(c->device, c->kernel->group) : 0;
@@ -363,7 +368,10 @@ bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
     const int32_t *stop = group ? NULL : c->stop; /* the group heeds it */
     if (!j.k)
         kiln_cuda_zero(c->stream, to, (size_t)(j.count * j.m * j.n) * j.element, stop);
-    else if (stop)
+    else if (j.small) {
+        if (!kiln_cuda_small_launch(c, &j.matrices, &j.tiling, (float *)(void *)to))
+            return false;
+    } else if (stop)
         multiply_guarded(c, &j);
     else if (!multiply(c, &j, to, room))
         return false;

@@ -1,0 +1,423 @@
+/* Times the tiles of small f32 products (src/device/cuda/tile.cuh) as waves of one kernel that stays on the device: all
+ * tiles of a product, then a barrier of the grid, over and over. Every kind of tile, so that the table shows whether
+ * kiln_cuda_tiling_of (marked *) picks the fastest. First it checks results: against f64, that the kernel compiled
+ * ahead and those with constant sizes agree to the bit, and that waves see what the waves before them wrote.
+ *
+ *     nvcc -O3 -std=c++17 -arch=sm_90 -fmad=false -Isrc -Iinclude -o cuda_tiles bench/cuda_tiles.cu \
+ *         src/device/cuda/small.cu src/device/cuda/tile.c
+ *
+ * Times are microseconds a wave less those of the barrier. */
+#include <algorithm>
+#include <cmath>
+#include <cooperative_groups.h>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#include "device/cuda/small.h"
+#include "device/cuda/tile.cuh"
+
+#define CHECK(call)                                                                                                    \
+    do {                                                                                                               \
+        cudaError_t e_ = (call);                                                                                       \
+        if (e_ != cudaSuccess) {                                                                                       \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(e_));                                         \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+extern "C" bool kiln_cuda_launched(const kiln_cuda_call *) /* the library's has more to say */
+{
+    CHECK(cudaGetLastError());
+    return true;
+}
+
+/* ---- Barriers of the grid ---- */
+
+enum { NONE, ACQUIRE, FENCE, FLAGS, GROUPS, BARRIERS };
+static const char *const barrier_names[BARRIERS] = {"none", "counter, spinning with acquire", "counter, fence behind",
+                                                    "a flag a block", "cooperative groups"};
+
+static __device__ unsigned load_relaxed(const unsigned *p)
+{
+    unsigned x;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+
+static __device__ unsigned load_acquire(const unsigned *p)
+{
+    unsigned x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+
+static __device__ void fence()
+{
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+/* `round` counts from 1; memory is all 0 before the first. */
+static __device__ void barrier(int kind, unsigned *memory, unsigned round)
+{
+    if (kind == GROUPS) {
+        cooperative_groups::this_grid().sync();
+        return;
+    }
+    __syncthreads();
+    if (kind == ACQUIRE && threadIdx.x == 0) {
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(memory) : "memory");
+        while (load_acquire(memory) < round * gridDim.x)
+            ;
+    }
+    if (kind == FENCE && threadIdx.x == 0) {
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(memory) : "memory");
+        while (load_relaxed(memory) < round * gridDim.x)
+            ;
+        fence();
+    }
+    if (kind == FLAGS) {
+        if (threadIdx.x == 0)
+            asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(memory + blockIdx.x), "r"(round) : "memory");
+        if (threadIdx.x < gridDim.x) {
+            while (load_relaxed(memory + threadIdx.x) < round)
+                ;
+            fence();
+        }
+    }
+    __syncthreads();
+}
+
+static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1) barriers(int kind, unsigned *memory, int rounds)
+{
+    for (int r = 1; r <= rounds; r++)
+        barrier(kind, memory, (unsigned)r);
+}
+
+/* ---- Waves ---- */
+
+struct to_memory {
+    float *to;
+    __device__ __forceinline__ void operator()(int64_t at, int n, const float *values) const
+    {
+        if (n == 4 && (uint64_t)(to + at) % 16 == 0)
+            *(float4 *)(to + at) = make_float4(values[0], values[1], values[2], values[3]);
+        else
+            for (int i = 0; i < n; i++)
+                to[at + i] = values[i];
+    }
+};
+
+template <int ROWS, int COLS, int SLICES, typename Shape>
+static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
+    waves(const __grid_constant__ Shape s, int64_t tiles, float *to, unsigned *memory, int rounds)
+{
+    extern __shared__ float4 shared[];
+    const to_memory sink = {to};
+    for (int r = 1; r <= rounds; r++) {
+        for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+            kiln_cuda_tile<ROWS, COLS, SLICES>(s, tile, shared, sink);
+        barrier(FENCE, memory, (unsigned)r);
+    }
+}
+
+/* x[r+1] = x[r] · w, back and forth between two buffers, tiles on other blocks each time. */
+static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
+    chain(const __grid_constant__ kiln_cuda_matrices s, int64_t tiles, float *x, float *y, unsigned *memory, int rounds,
+          int kind)
+{
+    extern __shared__ float4 shared[];
+    for (int r = 1; r <= rounds; r++) {
+        kiln_cuda_matrices now = s;
+        now.a = r % 2 ? x : y;
+        const to_memory sink = {r % 2 ? y : x};
+        for (int64_t tile = (blockIdx.x + (unsigned)r * 7) % gridDim.x; tile < tiles; tile += gridDim.x)
+            kiln_cuda_tile<8, 8, 16>(now, tile, shared, sink);
+        barrier(kind, memory, (unsigned)r);
+    }
+}
+
+/* ---- Shapes ---- */
+
+struct shape {
+    int64_t m, n, k, matrices;
+    bool ta, tb; /* stored [k, m], [n, k] */
+};
+
+static kiln_cuda_matrices matrices_of(const shape &p, const float *a, const float *b)
+{
+    kiln_cuda_matrices s = {a, b, p.m, p.n, p.k};
+    s.a_row = p.ta ? 1 : p.k, s.a_col = p.ta ? p.m : 1, s.a_matrix = p.m * p.k;
+    s.b_row = p.tb ? 1 : p.n, s.b_col = p.tb ? p.k : 1, s.b_matrix = p.k * p.n;
+    return s;
+}
+
+template <int M, int N, int K, bool TA, bool TB> struct constant_shape {
+    const float *a, *b;
+    static constexpr int64_t m = M, n = N, k = K, a_row = TA ? 1 : K, a_col = TA ? M : 1, b_row = TB ? 1 : N,
+                             b_col = TB ? K : 1, a_matrix = 0, b_matrix = 0;
+};
+
+#define MLP(X, B)                                                                                                      \
+    X(B, 256, 784, false, true)                                                                                        \
+    X(B, 128, 256, false, true)                                                                                        \
+    X(B, 10, 128, false, true)                                                                                         \
+    X(B, 128, 10, false, false)                                                                                        \
+    X(B, 256, 128, false, false)                                                                                       \
+    X(10, 128, B, true, false) X(128, 256, B, true, false) X(256, 784, B, true, false)
+#define ODD(X)                                                                                                         \
+    X(37, 300, 100, false, true)                                                                                       \
+    X(37, 77, 300, false, true)                                                                                        \
+    X(37, 50, 77, false, true)                                                                                         \
+    X(37, 50, 10, false, false)                                                                                        \
+    X(37, 77, 50, false, false)                                                                                        \
+    X(37, 300, 77, false, false) X(50, 77, 37, true, false) X(77, 300, 37, true, false) X(300, 100, 37, true, false)
+#define SHAPE(M, N, K, TA, TB) {M, N, K, 1, TA, TB},
+static const shape shapes[] = {
+    MLP(SHAPE, 32) MLP(SHAPE, 64) MLP(SHAPE, 128) ODD(SHAPE){32, 256, 784, 1, false, false},
+    {32, 128, 256, 1, false, false},  {32, 10, 128, 1, false, false},   {32, 256, 128, 1, false, true},
+    {64, 64, 16, 16, false, true},    {64, 16, 64, 16, false, false},   {128, 128, 32, 64, false, true},
+    {128, 32, 128, 64, false, false}, {256, 256, 512, 1, false, true},  {512, 512, 128, 1, false, true},
+    {1, 1024, 1024, 1, false, true},  {512, 128, 512, 1, false, true},  {8, 8, 8192, 1, false, true},
+    {512, 512, 180, 1, true, false},  {384, 128, 1024, 1, true, false}, {1024, 128, 128, 1, false, true}};
+
+/* ---- Measuring ---- */
+
+typedef void wave_launch(const shape &p, const kiln_cuda_tiling &t, int rounds);
+
+static int blocks;
+static cudaStream_t stream;
+static float *a, *b, *c;
+static unsigned *memory;
+static const int64_t ROOM = 48 << 20; /* floats of each */
+static const int ROUNDS = 200;
+
+template <typename F> static double best_time(const F &f) /* microseconds */
+{
+    cudaEvent_t from, to;
+    CHECK(cudaEventCreate(&from));
+    CHECK(cudaEventCreate(&to));
+    float best = 1e30f;
+    for (int i = 0; i < 4; i++) {
+        CHECK(cudaMemsetAsync(memory, 0, 4096, stream));
+        CHECK(cudaEventRecord(from, stream));
+        f();
+        CHECK(cudaEventRecord(to, stream));
+        CHECK(cudaEventSynchronize(to));
+        float ms;
+        CHECK(cudaEventElapsedTime(&ms, from, to));
+        best = std::min(best, ms);
+    }
+    CHECK(cudaEventDestroy(from));
+    CHECK(cudaEventDestroy(to));
+    return best * 1e3;
+}
+
+static double barrier_time(int kind)
+{
+    auto time = [&](int rounds) {
+        return best_time([&] {
+            void *arguments[] = {&kind, &memory, &rounds};
+            CHECK(cudaLaunchCooperativeKernel((void *)barriers, blocks, KILN_CUDA_TILE_THREADS, arguments, 0, stream));
+        });
+    };
+    return (time(ROUNDS + 1) - time(1)) / ROUNDS;
+}
+
+template <int ROWS, int COLS, int SLICES, typename Shape>
+static void launch_waves(const Shape &s, const kiln_cuda_tiling &t, int rounds)
+{
+    void *kernel = (void *)waves<ROWS, COLS, SLICES, Shape>;
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t.shared));
+    void *arguments[] = {(void *)&s, (void *)&t.tiles, &c, &memory, &rounds};
+    CHECK(cudaLaunchCooperativeKernel(kernel, blocks, KILN_CUDA_TILE_THREADS, arguments, t.shared, stream));
+}
+
+template <int ROWS, int COLS, int SLICES>
+static void launch_for(const shape &p, bool constant, const kiln_cuda_tiling &t, int rounds)
+{
+#define CONSTANT(M, N, K, TA, TB)                                                                                      \
+    if (constant && p.m == M && p.n == N && p.k == K && p.ta == TA && p.tb == TB)                                      \
+        return launch_waves<ROWS, COLS, SLICES>(constant_shape<M, N, K, TA, TB>{a, b}, t, rounds);
+    MLP(CONSTANT, 32)
+    launch_waves<ROWS, COLS, SLICES>(matrices_of(p, a, b), t, rounds);
+}
+
+static void launch_any(const shape &p, bool constant, const kiln_cuda_tiling &t, int rounds)
+{
+#define VARIANT(ROWS, COLS, SLICES)                                                                                    \
+    if (t.rows == ROWS && t.cols == COLS && t.slices == SLICES)                                                        \
+        launch_for<ROWS, COLS, SLICES>(p, constant, t, rounds);
+    KILN_CUDA_TILES(VARIANT)
+}
+
+static double wave_time(const shape &p, bool constant, const kiln_cuda_tiling &t)
+{
+    double more = best_time([&] { launch_any(p, constant, t, ROUNDS + 1); });
+    return (more - best_time([&] { launch_any(p, constant, t, 1); })) / ROUNDS;
+}
+
+/* The kernel compiled ahead, a node of a graph of many. */
+static double graph_time(const shape &p, const kiln_cuda_tiling &t)
+{
+    enum { NODES = 100 };
+    kiln_cuda_call call = {};
+    call.stream = stream;
+    call.multiprocessors = blocks;
+    kiln_cuda_matrices s = matrices_of(p, a, b);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < NODES; i++)
+        kiln_cuda_small_launch(&call, &s, &t, c);
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    double time = best_time([&] { CHECK(cudaGraphLaunch(exec, stream)); }) / NODES;
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
+    return time;
+}
+
+/* ---- Checking ---- */
+
+static std::vector<float> host_a, host_b;
+
+static std::vector<float> result(int64_t count)
+{
+    std::vector<float> x((size_t)count);
+    CHECK(cudaMemcpyAsync(x.data(), c, (size_t)count * 4, cudaMemcpyDeviceToHost, stream));
+    CHECK(cudaMemsetAsync(c, 0xff, (size_t)count * 4, stream));
+    CHECK(cudaStreamSynchronize(stream));
+    return x;
+}
+
+static bool close_to_f64(const shape &p, const std::vector<float> &got)
+{
+    kiln_cuda_matrices s = matrices_of(p, host_a.data(), host_b.data());
+    int64_t step = p.m * p.n * p.matrices > 20000 ? 97 : 1; /* a sample of large ones */
+    for (int64_t i = 0; i < (int64_t)got.size(); i += step) {
+        int64_t matrix = i / (p.m * p.n), row = i / p.n % p.m, col = i % p.n;
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k < p.k; k++) {
+            double x = (double)s.a[matrix * s.a_matrix + row * s.a_row + k * s.a_col] *
+                       s.b[matrix * s.b_matrix + k * s.b_row + col * s.b_col];
+            sum += x, size += std::fabs(x);
+        }
+        if (!(std::fabs(got[(size_t)i] - sum) <= size * 2e-6 + 1e-30))
+            return false;
+    }
+    return true;
+}
+
+/* The kernel compiled ahead, the wave and the wave with constant sizes: right, and the same. */
+static const char *verdict(const shape &p, const kiln_cuda_tiling &t)
+{
+    int64_t count = p.m * p.n * p.matrices;
+    kiln_cuda_call call = {};
+    call.stream = stream;
+    call.multiprocessors = blocks;
+    kiln_cuda_matrices s = matrices_of(p, a, b);
+    kiln_cuda_small_launch(&call, &s, &t, c);
+    std::vector<float> ahead = result(count);
+    if (!close_to_f64(p, ahead))
+        return "WRONG";
+    for (int constant = 0; constant < 2; constant++) {
+        CHECK(cudaMemsetAsync(memory, 0, 4096, stream));
+        launch_any(p, constant, t, 1);
+        if (memcmp(result(count).data(), ahead.data(), (size_t)count * 4))
+            return constant ? "DIFFERENT constants" : "DIFFERENT waves";
+    }
+    return NULL;
+}
+
+static bool sees_earlier_waves(int n, int kind)
+{
+    const int rounds = 40;
+    shape p = {n, n, n, 1, false, false};
+    kiln_cuda_tiling t = kiln_cuda_tiling_with(8, 8, 16, n, n, n, 1);
+    kiln_cuda_matrices s = matrices_of(p, a, b);
+    float *x = c, *y = c + (1 << 20);
+    kiln_cuda_call call = {};
+    call.stream = stream;
+    call.multiprocessors = blocks;
+    std::vector<float> got[2];
+    for (int apart = 0; apart < 2; apart++) {
+        CHECK(cudaMemcpyAsync(x, a, (size_t)n * n * 4, cudaMemcpyDeviceToDevice, stream));
+        CHECK(cudaMemsetAsync(memory, 0, 4096, stream));
+        for (int r = 1; apart && r <= rounds; r++) {
+            s.a = r % 2 ? x : y;
+            kiln_cuda_small_launch(&call, &s, &t, r % 2 ? y : x);
+        }
+        int most = rounds, how = kind;
+        void *arguments[] = {&s, &t.tiles, &x, &y, &memory, &most, &how};
+        CHECK(cudaFuncSetAttribute((void *)chain, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t.shared));
+        if (!apart)
+            CHECK(cudaLaunchCooperativeKernel((void *)chain, blocks, KILN_CUDA_TILE_THREADS, arguments, t.shared,
+                                              stream));
+        got[apart] = result((int64_t)n * n);
+    }
+    return !memcmp(got[0].data(), got[1].data(), got[0].size() * 4);
+}
+
+/* ---- The table ---- */
+
+static void set_up()
+{
+    cudaDeviceProp device;
+    CHECK(cudaGetDeviceProperties(&device, 0));
+    blocks = device.multiProcessorCount;
+    CHECK(cudaStreamCreate(&stream));
+    CHECK(cudaMalloc(&a, ROOM * 4));
+    CHECK(cudaMalloc(&b, ROOM * 4));
+    CHECK(cudaMalloc(&c, ROOM * 4));
+    CHECK(cudaMalloc(&memory, 4096));
+    host_a.resize(4 << 20);
+    host_b.resize(4 << 20);
+    for (size_t i = 0; i < host_a.size(); i++) { /* small enough for a long chain of products */
+        host_a[i] = (float)(rand() % 2001 - 1000) / 4000;
+        host_b[i] = (float)(rand() % 2001 - 1000) / 4000;
+    }
+    CHECK(cudaMemcpy(a, host_a.data(), host_a.size() * 4, cudaMemcpyHostToDevice));
+    CHECK(cudaMemcpy(b, host_b.data(), host_b.size() * 4, cudaMemcpyHostToDevice));
+    printf("%s, %d multiprocessors\n", device.name, blocks);
+}
+
+static void say_row(const shape &p, bool constant)
+{
+    kiln_cuda_tiling chosen = {};
+    bool taken = kiln_cuda_tiling_of(p.m, p.n, p.k, p.matrices, &chosen);
+    char name[64];
+    snprintf(name, sizeof name, "%lldx%lldx%lld", (long long)p.m, (long long)p.n, (long long)p.k);
+    printf("%-13s%3lld %c%c%c", name, (long long)p.matrices, p.ta ? 't' : 'n', p.tb ? 't' : 'n', constant ? 'c' : ' ');
+    const char *bad = NULL;
+#define CELL(ROWS, COLS, SLICES)                                                                                       \
+    {                                                                                                                  \
+        kiln_cuda_tiling t = kiln_cuda_tiling_with(ROWS, COLS, SLICES, p.m, p.n, p.k, p.matrices);                     \
+        const char *fault = verdict(p, t);                                                                             \
+        bad = bad ? bad : fault;                                                                                       \
+        bool mark = taken && t.rows == chosen.rows && t.cols == chosen.cols && t.slices == chosen.slices;              \
+        printf(" %7.2f%c", wave_time(p, constant, t) - barrier_time(FENCE), mark ? '*' : ' ');                         \
+    }
+    KILN_CUDA_TILES(CELL)
+    if (taken)
+        printf(" %7.2f", graph_time(p, chosen));
+    printf("%s%s\n", bad ? " " : "", bad ? bad : "");
+    fflush(stdout);
+}
+
+int main()
+{
+    set_up();
+    for (int kind = ACQUIRE; kind < BARRIERS; kind++)
+        printf("barrier: %-32s %6.3f us, odd waves seen %s, even %s\n", barrier_names[kind], barrier_time(kind),
+               sees_earlier_waves(37, kind) ? "yes" : "NO", sees_earlier_waves(36, kind) ? "yes" : "NO");
+    printf("%-20s", "m x n x k, matrices");
+#define HEAD(ROWS, COLS, SLICES) printf(" %8s", #ROWS "x" #COLS "/" #SLICES);
+    KILN_CUDA_TILES(HEAD)
+    printf("    graph\n");
+    for (size_t i = 0; i < 8; i++)
+        say_row(shapes[i], true);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        say_row(shapes[i], false);
+    return 0;
+}

@@ -1,0 +1,54 @@
+/* Products of small f32 matrices: tile.cuh with sizes that are known at run time. */
+#include "device/cuda/small.h"
+#include "device/cuda/tile.cuh"
+
+struct kiln_cuda_to_memory {
+    float *to;
+    bool vector;
+    __device__ __forceinline__ void operator()(int64_t at, int n, const float *values) const
+    {
+        if (vector) {
+            *(float4 *)(to + at) = make_float4(values[0], values[1], values[2], values[3]);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (i < n)
+                to[at + i] = values[i];
+    }
+};
+
+template <int ROWS, int COLS, int SLICES>
+static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
+    product(const __grid_constant__ kiln_cuda_matrices s, int64_t tiles, float *to, const int32_t *stop)
+{
+    extern __shared__ float4 shared[];
+    if (stop && *stop)
+        return;
+    const kiln_cuda_to_memory sink = {to, s.n % 4 == 0 && (uint64_t)to % 16 == 0};
+    for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+        kiln_cuda_tile<ROWS, COLS, SLICES>(s, tile, shared, sink);
+}
+
+typedef void kernel(kiln_cuda_matrices s, int64_t tiles, float *to, const int32_t *stop);
+
+static kernel *kernel_of(const kiln_cuda_tiling *t)
+{
+#define CASE(ROWS, COLS, SLICES)                                                                                       \
+    if (t->rows == ROWS && t->cols == COLS && t->slices == SLICES)                                                     \
+        return product<ROWS, COLS, SLICES>;
+    KILN_CUDA_TILES(CASE)
+    return NULL;
+}
+
+extern "C" bool kiln_cuda_small_launch(const kiln_cuda_call *c, const kiln_cuda_matrices *s, const kiln_cuda_tiling *t,
+                                       float *to)
+{
+    const int64_t most = 8 * (int64_t)c->multiprocessors;
+    kernel *k = kernel_of(t);
+    cudaError_t e = cudaFuncSetAttribute((const void *)k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t->shared);
+    if (e == cudaSuccess)
+        k<<<(unsigned)(t->tiles < most ? t->tiles : most), KILN_CUDA_TILE_THREADS, t->shared, c->stream>>>(
+            *s, t->tiles, to, c->stop);
+    return kiln_cuda_launched(c);
+}

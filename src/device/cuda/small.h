@@ -1,0 +1,22 @@
+/* Products of small f32 matrices as calls of a plan. */
+#ifndef KILN_CUDA_SMALL_H
+#define KILN_CUDA_SMALL_H
+
+#include "device/cuda/launch.h"
+#include "device/cuda/tile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whether the product that the call begins with is made by tiles: small, in f32, with one stride from matrix to matrix.
+ * Fills in sizes and strides, and addresses where the call has a binding. */
+bool kiln_cuda_small_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cuda_tiling *t);
+
+/* Puts the product on the call's stream; to `to`, dense. False with an error. */
+bool kiln_cuda_small_launch(const kiln_cuda_call *c, const kiln_cuda_matrices *s, const kiln_cuda_tiling *t, float *to);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,66 @@
+/* Products of small f32 matrices by tiles: a block makes a tile of the result, and k is cut into slices that parts of
+ * the block sum side by side. Read by C, by CUDA sources and by generated kernels, which bring the integer types along.
+ */
+#ifndef KILN_CUDA_TILE_H
+#define KILN_CUDA_TILE_H
+
+#ifndef __CUDACC_RTC__
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#endif
+
+/* c = a · b for each of some matrices, c [m, n] and dense, a [m, k], b [k, n]. Strides in elements; a matrix that all
+ * share has 0 for the way to the next. */
+typedef struct kiln_cuda_matrices {
+    const float *a, *b;
+    int64_t m, n, k;
+    int64_t a_row, a_col, b_row, b_col;
+    int64_t a_matrix, b_matrix;
+} kiln_cuda_matrices;
+
+enum {
+    KILN_CUDA_TILE_THREADS = 512, /* in a block */
+    KILN_CUDA_TILE_CHUNK = 16,    /* elements along k that a slice has in one stage of shared memory */
+    KILN_CUDA_TILE_STAGES = 3,    /* chunks under way, those being read included */
+    KILN_CUDA_TILE_PAD = 4        /* floats behind a line, so that lines begin in different banks */
+};
+
+/* The tiles there are, (rows, columns, slices). */
+#define KILN_CUDA_TILES(X)                                                                                             \
+    X(8, 8, 16) X(8, 8, 32) X(16, 8, 16) X(16, 16, 16) X(16, 32, 8) X(32, 32, 8) X(32, 64, 4) X(64, 64, 2)
+
+/* Elements along k in a slice: slice i sums those from i times as many, in ascending order. The last ones may be
+ * shorter or empty. */
+#define KILN_CUDA_TILE_SLICE(k, slices) (((k) + 4 * (slices)-1) / (4 * (slices)) * 4)
+
+/* Floats of shared memory: what a slice sums in one stage, and the sums of all slices. */
+#define KILN_CUDA_TILE_PANEL(lines)      ((lines) * (KILN_CUDA_TILE_CHUNK + KILN_CUDA_TILE_PAD))
+#define KILN_CUDA_TILE_STAGE(rows, cols) (KILN_CUDA_TILE_PANEL(rows) + KILN_CUDA_TILE_PANEL(cols) + 16)
+#define KILN_CUDA_TILE_SUMS(rows, cols)  ((rows) * ((cols) + KILN_CUDA_TILE_PAD))
+
+#ifndef __CUDACC_RTC__
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kiln_cuda_tiling {
+    int32_t rows, cols;          /* of a tile */
+    int32_t slices;              /* of k, summed in order */
+    int64_t across, down, tiles; /* in a row of tiles, in a column of tiles, in all matrices */
+    size_t shared;               /* bytes of shared memory a block needs */
+} kiln_cuda_tiling;
+
+/* Whether products of this shape are made by tiles, and how. A function of the shape alone, so that a product has the
+ * same bits wherever it is made. */
+bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln_cuda_tiling *t);
+
+/* The tiling with these tiles, whether or not it is a good one. */
+kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int64_t m, int64_t n, int64_t k,
+                                       int64_t matrices);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
+#endif
