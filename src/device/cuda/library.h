@@ -10,7 +10,10 @@ typedef struct kiln_cuda_symbol {
     void **to; /* where its address goes */
 } kiln_cuda_symbol;
 
-/* Opens the library `file` ("libcudnn.so.9"), which people know as `title`, and finds its symbols. NULL with an error
+/* Opens the library `file` ("libcudnn.so.9"); NULL with the reason: what was looked for, and where. */
+void *kiln_cuda_library_find(const char *file, char *why, size_t size);
+
+/* Opens the library `file`, which people know as `title`, and finds its symbols. NULL with an error
  * in the name of `operation` that says what was looked for and where. */
 void *kiln_cuda_library_open(const char *operation, const char *file, const char *title,
                              const kiln_cuda_symbol *symbols, size_t count);
