@@ -85,6 +85,12 @@ KILN_API bool kiln_memory_trim(kiln_device device);
 KILN_API int kiln_get_num_threads(void);
 KILN_API void kiln_set_num_threads(int threads);
 
+/* Whether products and convolutions of f32 may round their operands to TF32, which keeps 11 of 24 bits, on devices that
+ * are much faster then; others take no notice. Holds for steps that run from now on, in all threads. Off unless the
+ * environment says KILN_TF32=1. */
+KILN_API bool kiln_get_tf32(void);
+KILN_API void kiln_set_tf32(bool allowed);
+
 #ifdef __cplusplus
 }
 #endif

@@ -95,12 +95,6 @@ void kiln_cuda_library_close(void *library)
         dlclose(library);
 }
 
-bool kiln_cuda_tf32(void)
-{
-    const char *text = getenv("KILN_TF32");
-    return text && strcmp(text, "1") == 0;
-}
-
 int kiln_cuda_relax(void)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

@@ -19,9 +19,6 @@ void *kiln_cuda_library_open(const char *operation, const char *file, const char
                              const kiln_cuda_symbol *symbols, size_t count);
 void kiln_cuda_library_close(void *library); /* NULL does nothing */
 
-/* Whether products and convolutions of f32 may round their operands to TF32: KILN_TF32=1. */
-bool kiln_cuda_tf32(void);
-
 /* A call of a library while a stream is captured may load its kernels just then, which the usual mode of capturing
  * forbids. Between these two it is allowed; what is put on the stream is captured all the same. */
 int kiln_cuda_relax(void); /* what kiln_cuda_unrelax wants */
