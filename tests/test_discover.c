@@ -19,7 +19,7 @@ static int before(void **state)
     *strrchr(self, '/') = '\0';
     if ((size_t)snprintf(fakes, sizeof fakes, "%s/fake", self) >= sizeof fakes)
         return -1;
-    return setenv("FAKES", fakes, 1) || unsetenv("CUDA_VISIBLE_DEVICES") || command_before(state);
+    return setenv("FAKES", fakes, 1) || command_before(state) || unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
 #define CUDA_ALONE "LD_LIBRARY_PATH=$FAKES/cuda:$LD_LIBRARY_PATH "
