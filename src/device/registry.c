@@ -38,6 +38,10 @@ static void own_folder(char *path, size_t size)
         snprintf(path, size, "%s", info.dli_fname);
         char *slash = strrchr(path, '/');
         *(slash ? slash : path) = '\0';
+        char *plain = realpath(path, NULL); /* without "..", for people */
+        if (plain)
+            snprintf(path, size, "%s", plain);
+        free(plain);
     }
 }
 

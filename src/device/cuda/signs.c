@@ -1,7 +1,5 @@
 /* What a machine shows of an NVIDIA driver from outside: the files through which its kernel module is reached. */
-#include <dirent.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 #include "device/cuda/driver.h"
 
@@ -14,24 +12,21 @@ static bool may_open(const char *path)
     return access(path, R_OK | W_OK) == 0;
 }
 
-/* A GPU's file that may not be opened; where there are GPUs but none of their files, the one that should be first. */
+/* A GPU's file that may not be opened; where there is none at all, the one that should be first. */
 static void look_at_gpus(kiln_cuda_signs *s)
 {
+    enum { MOST = 64 };
     static char path[32];
-    DIR *folder = opendir("/dev");
-    int n = 0, number;
-    char rest;
-    for (const struct dirent *e; folder && (e = readdir(folder));) {
-        if (sscanf(e->d_name, "nvidia%d%c", &number, &rest) != 1 || s->forbidden)
+    int n = 0;
+    for (int i = 0; i < MOST && !s->forbidden; i++) {
+        snprintf(path, sizeof path, "/dev/nvidia%d", i);
+        if (access(path, F_OK) != 0)
             continue;
         n++;
-        snprintf(path, sizeof path, "/dev/nvidia%d", number);
         if (!may_open(path))
             s->forbidden = path;
     }
-    if (folder)
-        closedir(folder);
-    if (!n && !s->missing)
+    if (!n && !s->missing && !s->forbidden)
         s->missing = "/dev/nvidia0";
 }
 
