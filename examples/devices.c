@@ -4,17 +4,18 @@
 
 static void list(const char *kind)
 {
-    char why[256];
+    char why[512];
     int n = kiln_device_count(kind, why, sizeof why);
     if (n == 0)
         printf("%-7s not available: %s\n", kind, why);
     for (int i = 0; i < n; i++) {
-        char name[32];
         kiln_device_info info;
-        snprintf(name, sizeof name, "%s:%d", kind, i);
-        if (kiln_device_describe(kiln_device_parse(name), &info))
-            printf("%-7s %s, %.1f GiB free of %.1f, %s\n", name, info.name, (double)info.memory_free / (1 << 30),
-                   (double)info.memory_total / (1 << 30), info.features);
+        if (!kiln_device_describe(kiln_device_at(kind, i), &info))
+            continue;
+        printf("%-7s %s, %.1f GiB free of %.1f, %s\n", kiln_device_name(kiln_device_at(kind, i)), info.name,
+               (double)info.memory_free / (1 << 30), (double)info.memory_total / (1 << 30), info.features);
+        if (info.refused[0])
+            printf("        cannot be used: %s\n", info.refused);
     }
 }
 

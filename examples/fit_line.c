@@ -1,8 +1,13 @@
-/* The program of README.md: learns w = [1, 1, 1] from sums of three numbers. */
+/* The smallest training loop, without modules and optimizers: learns w = [1, 1, 1] from sums of three numbers.
+ * usage: fit_line [DEVICE] */
 #include <kiln.h>
 
-int main(void)
+int main(int argc, char **argv)
 {
+    kiln_device device = argc > 1 ? kiln_device_parse(argv[1]) : kiln_device_auto();
+    if (device == KILN_NO_DEVICE || !kiln_set_default_device(device))
+        return kiln_report(stderr);
+
     kiln_tensor *w = kiln_requires_grad(kiln_keep(kiln_zeros(KILN_SHAPE(1, 3), KILN_F32)), true);
     kiln_tensor *x = kiln_keep(kiln_randn(KILN_SHAPE(64, 3), KILN_F32));
     kiln_tensor *y = kiln_keep(kiln_sum(x, KILN_DIMS(1), true)); /* to be learned: w = [1, 1, 1] */

@@ -449,6 +449,26 @@ static void test_looking(void **state)
     expect(64, "is for models of text", "$K plan --length 5");
 }
 
+/* ---- On a GPU ---- */
+
+static void test_gpu(void **state)
+{
+    (void)state;
+    expect(0, NULL, "$SHOW_GPUS $K devices");
+    if (!strstr(out, "cuda:0")) {
+        print_message("[  SKIPPED ] no GPU: %s\n", strstr(out, "cuda"));
+        skip();
+    }
+    expect(0, "device   cuda:0 (", "$SHOW_GPUS $K train --data digits:3000 --epochs 3 --save gpu");
+    expect(0, "\"device\": \"cuda:0\", \"tf32\": false", "head -1 gpu/log.jsonl");
+    expect(0, "products in TF32", "$SHOW_GPUS $K train --data digits:600 --epochs 1 --save fast --tf32");
+    expect(0, "\"tf32\": true", "head -1 fast/log.jsonl");
+    expect(0, "accuracy", "$SHOW_GPUS $K eval gpu --device cuda");
+    expect(0, "accuracy", "$SHOW_GPUS $K eval gpu --device cpu");
+    expect(71, "needs", "$SHOW_GPUS $K train --data digits:100 --mem-limit 1100K --save x");
+    expect(0, "the step", "$SHOW_GPUS $K plan --device cuda");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -470,6 +490,7 @@ int main(void)
         cmocka_unit_test(test_closed_pipe),
         cmocka_unit_test(test_colour),
         cmocka_unit_test(test_looking),
+        cmocka_unit_test(test_gpu),
     };
     return cmocka_run_group_tests(tests, command_before, command_after);
 }

@@ -167,7 +167,7 @@ static const struct {
 } calls[] = {CALLS(ROW2) UNARY(ROW) BINARY(ROW) ONE_FLOAT(ROW) TWO_FLOATS(ROW) REDUCE(ROW) ONE_INT(ROW) TWO_INTS(ROW)};
 
 enum { CALLS_KNOWN = sizeof calls / sizeof *calls };
-static kiln_device devices[SUITE_DEVICES];
+static kiln_device devices[TEST_DEVICES];
 static int ndevices;
 static bool seen[CALLS_KNOWN];
 static int64_t cases, values, failures;
@@ -360,13 +360,15 @@ FILES(TEST)
 
 int main(void)
 {
-    ndevices = suite_devices(devices);
-#define UNIT(name) cmocka_unit_test(test_##name),
+    ndevices = devices_under_test(devices);
+    if (!ndevices)
+        return test_exit(0);
+#define UNIT(name) cmocka_unit_test_setup_teardown(test_##name, memory_before, memory_after),
     const struct CMUnitTest tests[] = {FILES(UNIT)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL), operations = 0;
     for (int k = 0; k < CALLS_KNOWN; k++)
         operations += seen[k];
     printf("golden: %d operations, %lld cases, %lld values agree with PyTorch (%d devices)\n", operations,
            (long long)cases, (long long)values, ndevices);
-    return failed || complaints();
+    return test_exit(failed || complaints());
 }

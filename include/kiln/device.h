@@ -18,10 +18,20 @@ typedef int32_t kiln_device;
 typedef struct kiln_device_info {
     char name[128];        /* "AMD EPYC", "NVIDIA H200" */
     uint64_t memory_total; /* bytes; 0 where it cannot be told */
-    uint64_t memory_free;  /* bytes at the moment of asking */
+    uint64_t memory_free;  /* bytes at the moment of asking; the total where that cannot be told */
     int threads;           /* worker threads or multiprocessors */
+    int capability[2];     /* a GPU's compute capability: {9, 0}; {0, 0} for others */
+    char bus[32];          /* a GPU's place: "0000:17:00.0"; empty for others */
     char features[128];    /* "AVX-512, oneDNN 2.6" or "compute capability 9.0" */
+    char refused[256];     /* why it cannot be used though it is there; empty: it can */
 } kiln_device_info;
+
+/* A library that a kind of device works with. */
+typedef struct kiln_device_library {
+    char name[32];    /* "cuDNN" */
+    char version[32]; /* "9.13.0"; empty: it cannot be used */
+    char why[480];    /* … and the reason: what was looked for, and where */
+} kiln_device_library;
 
 /* "cpu", "cuda", "cuda:1", "opencl:0", "sim:1", "auto". KILN_NO_DEVICE and an error saying why when it is not there:
  * a device asked for by name is never replaced by another. */
@@ -33,10 +43,20 @@ KILN_API kiln_device kiln_device_auto(void);
 /* "cpu", "cuda:0"; "none" for KILN_NO_DEVICE. Valid until the thread has asked for a few more texts. */
 KILN_API const char *kiln_device_name(kiln_device device);
 
-/* How many devices of a kind ("cuda", "sim") there are. When 0, `why` (which may be NULL) receives the reason. */
+/* How many devices of a kind ("cuda", "sim") there are. When 0, `why` (which may be NULL) receives the reason;
+ * otherwise it is empty, or says what may hide others. */
 KILN_API int kiln_device_count(const char *kind, char *why, size_t why_size);
 
-/* Fills *info; false with an error if the device is not there. Does not open it. */
+/* The device with that number, to be described: unlike kiln_device_parse it takes one that cannot be used, too.
+ * KILN_NO_DEVICE and an error when it is not there. */
+KILN_API kiln_device kiln_device_at(const char *kind, int index);
+
+/* The libraries a kind of device works with, at most `room` of them, also where there is no device; how many were
+ * listed. They are opened for this, which takes its time. */
+KILN_API int kiln_device_libraries(const char *kind, kiln_device_library *list, int room);
+
+/* Fills *info (NULL: only looks whether it is there); false with an error if the device is not there. Does not open it.
+ */
 KILN_API bool kiln_device_describe(kiln_device device, kiln_device_info *info);
 
 /* Waits until the device has done everything given to it; false with the error of what failed on the way. */
@@ -64,6 +84,12 @@ KILN_API bool kiln_memory_trim(kiln_device device);
 /* Threads the CPU's kernels use. The results do not depend on it. */
 KILN_API int kiln_get_num_threads(void);
 KILN_API void kiln_set_num_threads(int threads);
+
+/* Whether products and convolutions of f32 may round their operands to TF32, which keeps 11 of 24 bits, on devices that
+ * are much faster then; others take no notice. Holds for steps that run from now on, in all threads. Off unless the
+ * environment says KILN_TF32=1. */
+KILN_API bool kiln_get_tf32(void);
+KILN_API void kiln_set_tf32(bool allowed);
 
 #ifdef __cplusplus
 }

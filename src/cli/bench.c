@@ -13,6 +13,7 @@ static const option options[] = {
     OPTION_DEVICE,
     OPTION_THREADS,
     OPTION_MEM_LIMIT,
+    OPTION_TF32,
     {0}};
 
 enum { MOST_STEPS = 1 << 16 };
@@ -101,9 +102,11 @@ static int bench_all(const arguments *a, network *n, kiln_device device)
     int count = given(a, "batch") ? counts_of(a, "batch", batches) : n->tokens ? 1 : 3, code = 0;
     const char *optim = text_of(a, "optim", "adam");
     double peak = measure_peak(device);
-    printf("%s, %s parameters, %s, on %s with %d threads; products reach %.0f GFLOP/s here\n\n", n->name,
-           show_count(kiln_parameter_count(n->module)), optim, kiln_device_name(device), kiln_get_num_threads(),
-           peak / 1e9);
+    printf("%s, %s parameters, %s, on %s", n->name, show_count(kiln_parameter_count(n->module)), optim,
+           kiln_device_name(device));
+    if (device == KILN_CPU)
+        printf(" with %d threads", kiln_get_num_threads());
+    printf("; products reach %.0f GFLOP/s here\n\n", peak / 1e9);
     printf("%8s%12s%12s%12s%14s%10s%9s\n", "batch", "first ms", "best us", "median us",
            n->tokens ? "bytes/s" : "samples/s", "GFLOP/s", "of peak");
     for (int i = 0; i < count && !code; i++)

@@ -16,6 +16,8 @@ static const option options[] = {
     {"workers", 0, OPTION_COUNT, "N", "threads that prepare data (1)", 0, 256, NULL},
     OPTION_DEVICE,
     OPTION_THREADS,
+    OPTION_MEM_LIMIT,
+    OPTION_TF32,
     {"quiet", 'q', OPTION_FLAG, NULL, "no progress", 0, 0, NULL},
     {0}};
 

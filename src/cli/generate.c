@@ -17,6 +17,7 @@ static const option options[] = {
     {"model", 0, OPTION_TEXT, "MODEL", "where the weights do not say it", 0, 0, "<models>"},
     OPTION_DEVICE,
     OPTION_THREADS,
+    OPTION_TF32,
     {0}};
 
 enum { BYTES = 256 };

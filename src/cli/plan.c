@@ -13,6 +13,7 @@ static const option options[] = {
     {"kernels", 0, OPTION_FLAG, NULL, "also every kernel, what it reads and what it writes", 0, 0, NULL},
     OPTION_DEVICE,
     OPTION_THREADS,
+    OPTION_TF32,
     {0}};
 
 /* Records a step, looks at its plan and forgets it; the description (if wanted) is freed with kiln_string_free. */

@@ -17,6 +17,8 @@ static const option options[] = {
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (the run's)", 1, 1 << 20, NULL},
     OPTION_DEVICE,
     OPTION_THREADS,
+    OPTION_MEM_LIMIT,
+    OPTION_TF32,
     {0}};
 
 enum { SHOWN = 10, DRAWN = 2 };

@@ -24,6 +24,8 @@ int use_device(const arguments *a, kiln_device *device)
     if (given(a, "threads"))
         kiln_set_num_threads((int)count_of(a, "threads", 0));
     bool limit = has_option(a, "mem-limit") && given(a, "mem-limit");
+    if (has_option(a, "tf32") && given(a, "tf32"))
+        kiln_set_tf32(true);
     if (!kiln_set_default_device(*device) || (limit && !kiln_memory_set_limit(*device, size_of(a, "mem-limit", 0))))
         return fail_kiln();
     return 0;

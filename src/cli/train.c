@@ -21,6 +21,7 @@ static const option options[] = {
     OPTION_THREADS,
     {"workers", 0, OPTION_COUNT, "N", "threads that prepare data (1)", 0, 256, NULL},
     OPTION_MEM_LIMIT,
+    OPTION_TF32,
     {"epochs", 0, OPTION_COUNT, "N", "passes over the data (8; resnets 5, vit 10)", 1, 1e9, NULL},
     {"limit", 0, OPTION_COUNT, "N", "stop after N optimizer steps", 1, 1e15, NULL},
     {"batch", 0, OPTION_COUNT, "N", "samples at once (64; text 32)", 1, 1e9, NULL},
@@ -301,8 +302,10 @@ static void say_start(const training *t)
     const recipe *r = &t->recipe;
     kiln_device_describe(t->device, &info);
     kiln_error_clear();
-    printf("device   %s (%s, %d threads)\n", kiln_device_name(t->device), info.name,
-           t->device == KILN_CPU ? kiln_get_num_threads() : info.threads);
+    bool cpu = t->device == KILN_CPU;
+    printf("device   %s (%s, %d %s)%s\n", kiln_device_name(t->device), info.name,
+           cpu ? kiln_get_num_threads() : info.threads, cpu ? "threads" : "multiprocessors",
+           info.capability[0] && kiln_get_tf32() ? ", products in TF32" : "");
     printf("model    %s, %s parameters\n", t->net.name, show_count(kiln_parameter_count(t->net.module)));
     printf("data     %s: %s to train, %s to test, each %s", strcmp(t->data.origin, "digits") ? d->name : "digits",
            show_count(kiln_data_count(t->data.train)), show_count(kiln_data_count(t->data.test)),

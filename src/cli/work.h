@@ -24,9 +24,13 @@
     {                                                                                                                  \
         "mem-limit", 0, OPTION_SIZE, "SIZE", "use no more of the device's memory: 512M, 2G", 0, 0, NULL                \
     }
+#define OPTION_TF32                                                                                                    \
+    {                                                                                                                  \
+        "tf32", 0, OPTION_FLAG, NULL, "products of f32 may round to TF32 on a GPU: faster", 0, 0, NULL                 \
+    }
 #define OPTIMIZERS "sgd adam adamw rmsprop adagrad lion"
 
-/* Device, threads and memory limit as the options say; options a command does not have are left alone. */
+/* Device, threads, memory limit and TF32 as the options say; options a command does not have are left alone. */
 int use_device(const arguments *a, kiln_device *device);
 
 /* ---- Networks ---- */

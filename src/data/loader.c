@@ -45,8 +45,7 @@ static bool check_options(const kiln_dataset *d, kiln_loader_options *o)
     if (__builtin_mul_overflow(most, (size_t)o->batch, &bytes) || bytes > INT64_MAX / 16)
         return kiln_fail(KILN_E_MEMORY, "loader_new", "a batch of %lld samples of %zu bytes does not fit into memory",
                          (long long)o->batch, most);
-    kiln_device_info info;
-    return kiln_device_describe(o->device, &info);
+    return kiln_device_describe(o->device, NULL);
 }
 
 /* Room for a batch in a slot: a block of the CPU's memory, or host memory beside another device. */

@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-enum { KILN_DEVICE_VERSION = 1 };
+enum { KILN_DEVICE_VERSION = 2 };
 
 typedef struct kiln_device_table {
     uint32_t version; /* KILN_DEVICE_VERSION */
@@ -17,7 +17,8 @@ typedef struct kiln_device_table {
     int64_t roomy; /* kernels of a plan may run side by side here, unless they share memory: a plan whose scratch takes
                     * less than this is laid out without using room twice */
 
-    /* How many devices there are; 0 with the reason in `why`. Opens none. */
+    /* How many devices there are; 0 with the reason in `why`, which is empty otherwise or says what may hide others.
+     * Opens none. */
     int (*count)(char *why, size_t size);
     bool (*describe)(int index, kiln_device_info *info);
 
@@ -49,6 +50,12 @@ typedef struct kiln_device_table {
 
     /* Waits for all that was started; false with the error of a run that failed. */
     bool (*wait)(void *dev);
+
+    /* False, with the reason in `why`, for a device that is there but must not be opened. (optional: true) */
+    bool (*usable)(int index, char *why, size_t size);
+
+    /* The libraries it works with, at most `room`; how many. May take its time. (optional: 0) */
+    int (*libraries)(kiln_device_library *list, int room);
 } kiln_device_table;
 
 typedef const kiln_device_table *(*kiln_device_plugin_fn)(void);

@@ -38,6 +38,10 @@ static void own_folder(char *path, size_t size)
         snprintf(path, size, "%s", info.dli_fname);
         char *slash = strrchr(path, '/');
         *(slash ? slash : path) = '\0';
+        char *plain = realpath(path, NULL); /* without "..", for people */
+        if (plain)
+            snprintf(path, size, "%s", plain);
+        free(plain);
     }
 }
 
@@ -129,11 +133,76 @@ int kiln_device_count(const char *name, char *why, size_t size)
     return n;
 }
 
+/* With the lock held. */
+static bool usable(kind *k, int index, char *why, size_t size)
+{
+    return !k->table->usable || k->table->usable(index, why, size);
+}
+
+/* The first device of a kind that can be used; KILN_NO_DEVICE: none. */
+static kiln_device first_usable(int i)
+{
+    char why[WHY];
+    kiln_device found = KILN_NO_DEVICE;
+    pthread_mutex_lock(&lock);
+    kind *k = kind_at(i);
+    int n = count_devices(k, why, sizeof why);
+    for (int d = 0; d < n && found == KILN_NO_DEVICE; d++)
+        if (usable(k, d, why, sizeof why))
+            found = i << 8 | d;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 kiln_device kiln_device_auto(void)
 {
-    if (kiln_device_count("cuda", NULL, 0) > 0)
-        return KIND_CUDA << 8;
-    return kiln_device_count("opencl", NULL, 0) > 0 ? KIND_OPENCL << 8 : KILN_CPU;
+    static const int best_first[] = {KIND_CUDA, KIND_OPENCL};
+    for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++) {
+        kiln_device device = first_usable(best_first[i]);
+        if (device != KILN_NO_DEVICE)
+            return device;
+    }
+    return KILN_CPU;
+}
+
+static kiln_device fail_absent(const char *what, const char *text, int present, const char *why)
+{
+    if (present == 0)
+        kiln_fail(KILN_E_DEVICE, "device", "there is no %s device: %s", what, why);
+    else
+        kiln_fail(KILN_E_DEVICE, "device", "there is no %s: %d %s device%s present (%s:0%s)%s%s", text, present, what,
+                  present == 1 ? " is" : "s are", what, present == 1 ? "" : " and on", *why ? "; " : "", why);
+    kiln_hint("ask for \"auto\" to take the best device present");
+    return KILN_NO_DEVICE;
+}
+
+kiln_device kiln_device_at(const char *name, int index)
+{
+    char why[WHY] = "", text[64];
+    int i = name ? kind_named(name, strlen(name)) : -1, n = kiln_device_count(name, why, sizeof why);
+    snprintf(text, sizeof text, "%.40s:%d", name ? name : "", index);
+    if (i < 0 || index < 0 || index >= n)
+        return fail_absent(name ? name : "such", text, n, why);
+    return (kiln_device)(i << 8 | index);
+}
+
+int kiln_device_libraries(const char *name, kiln_device_library *list, int room)
+{
+    pthread_mutex_lock(&lock);
+    kind *k = kind_at(name ? kind_named(name, strlen(name)) : -1);
+    const kiln_device_table *table = k ? k->table : NULL;
+    pthread_mutex_unlock(&lock);
+    return table && table->libraries && list && room > 0 ? table->libraries(list, room) : 0;
+}
+
+/* Never a silent replacement: a device that must not be used is an error that says why. */
+static bool may_be_used(kind *k, kiln_device device)
+{
+    char why[WHY] = "";
+    if (usable(k, device & 255, why, sizeof why))
+        return true;
+    kiln_fail(KILN_E_DEVICE, "device", "%s cannot be used: %s", kiln_device_name(device), why);
+    return kiln_hint("ask for \"auto\" to take the best device present");
 }
 
 kiln_device kiln_device_parse(const char *text)
@@ -155,16 +224,13 @@ kiln_device kiln_device_parse(const char *text)
         return KILN_NO_DEVICE;
     }
     int n = kiln_device_count(kinds[i].name, why, sizeof why);
-    if (index >= n) {
-        if (n == 0)
-            kiln_fail(KILN_E_DEVICE, "device", "there is no %s device: %s", kinds[i].name, why);
-        else
-            kiln_fail(KILN_E_DEVICE, "device", "there is no %s: %d %s device%s present (%s:0%s)", text, n,
-                      kinds[i].name, n == 1 ? " is" : "s are", kinds[i].name, n == 1 ? "" : " and on");
-        kiln_hint("ask for \"auto\" to take the best device present");
-        return KILN_NO_DEVICE;
-    }
-    return (kiln_device)(i << 8 | (int)index);
+    if (index >= n)
+        return fail_absent(kinds[i].name, text, n, why);
+    kiln_device device = (kiln_device)(i << 8 | (int)index);
+    pthread_mutex_lock(&lock);
+    bool ok = may_be_used(&kinds[i], device);
+    pthread_mutex_unlock(&lock);
+    return ok ? device : KILN_NO_DEVICE;
 }
 
 const char *kiln_device_name(kiln_device device)
@@ -195,6 +261,8 @@ bool kiln_device_describe(kiln_device device, kiln_device_info *info)
     if (ok && info) {
         *info = (kiln_device_info){0};
         ok = k->table->describe(device & 255, info);
+        if (ok && usable(k, device & 255, info->refused, sizeof info->refused))
+            info->refused[0] = '\0';
     }
     pthread_mutex_unlock(&lock);
     return ok;
@@ -210,7 +278,7 @@ const kiln_device_table *kiln_device_open(kiln_device device, void **dev)
     if (k && (*dev = atomic_load_explicit(&k->open[device & 255], memory_order_acquire)))
         return k->table; /* open already */
     pthread_mutex_lock(&lock);
-    bool ok = exists(device, &k);
+    bool ok = exists(device, &k) && may_be_used(k, device);
     if (ok && !k->open[device & 255])
         k->open[device & 255] = k->table->open(device & 255);
     *dev = ok ? k->open[device & 255] : NULL;
@@ -246,10 +314,13 @@ kiln_device kiln_default_device(void)
 bool kiln_set_default_device(kiln_device device)
 {
     kiln_thread *th = kiln_thread_state();
-    if (!th || !kiln_device_describe(device, NULL))
-        return false;
-    th->default_device = device;
-    return true;
+    kind *k;
+    pthread_mutex_lock(&lock);
+    bool ok = th && exists(device, &k) && may_be_used(k, device);
+    pthread_mutex_unlock(&lock);
+    if (ok)
+        th->default_device = device;
+    return ok;
 }
 
 kiln_device_scope kiln_device_scope_enter(kiln_device device)

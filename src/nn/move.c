@@ -43,11 +43,10 @@ static bool move_all(kiln_params state, kiln_device device, kiln_tensor **moved)
 
 bool kiln_module_to(kiln_module *m, kiln_device device)
 {
-    kiln_device_info info;
     if (!m)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "module_to", "the module is NULL") : false;
     uint64_t failures = kiln_fail_count();
-    kiln_params state = kiln_device_describe(device, &info) ? kiln_state(m) : (kiln_params){0};
+    kiln_params state = kiln_device_describe(device, NULL) ? kiln_state(m) : (kiln_params){0};
     if (kiln_fail_count() != failures || !kiln_eval()) /* what is pending belongs to the device it was written for */
         return false;
     kiln_tensor **moved = kiln_alloc_zero(2 * (size_t)state.count, sizeof(kiln_tensor *));

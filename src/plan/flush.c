@@ -70,11 +70,12 @@ static bool list_results(kiln_trace *tr, bool final)
 /* What is kept and where it goes belongs to the plan's identity. */
 static bool finish_code(kiln_trace *tr)
 {
-    if (!KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 5 + tr->nkept + 3 * tr->ncommits))
+    if (!KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 6 + tr->nkept + 3 * tr->ncommits))
         return false;
     kiln_trace_put(tr, INT64_MIN + 2);
     kiln_trace_put(tr, tr->device);
     kiln_trace_put(tr, kiln_backend_generation(tr->device));
+    kiln_trace_put(tr, tr->tf32 = kiln_get_tf32());
     kiln_trace_put(tr, tr->nkept);
     for (int64_t k = 0; k < tr->nkept; k++)
         kiln_trace_put(tr, kiln_trace_number(tr, tr->kept[k]) << 8 | (uint8_t)tr->values[tr->kept[k]].storage->role);

@@ -451,6 +451,7 @@ bool kiln_draft_kernels(kiln_draft *d)
             continue;
         kiln_kernel *k = &w.p->kernels[w.p->nkernels];
         k->workspace = -1;
+        k->tf32 = d->tr->tf32;
         bool ok = d->groups[group].work == KILN_WORK_GROUP ? write_group(&w, group, k)
                                                            : write_kernel(&w, d->groups[group].last, k);
         if (!ok)

@@ -256,7 +256,6 @@ kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device)
 {
     if (!t || t->device == device)
         return t;
-    kiln_device_info info;
-    kiln_trace *tr = kiln_device_describe(device, &info) ? kiln_trace_current() : NULL;
+    kiln_trace *tr = kiln_device_describe(device, NULL) ? kiln_trace_current() : NULL;
     return tr ? move(tr, t, device) : NULL;
 }

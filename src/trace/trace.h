@@ -84,6 +84,7 @@ typedef struct kiln_trace {
     int walks;  /* gradients being written: they know values by number */
     bool eager; /* KILN_EAGER=1: flush after each node */
     bool busy;  /* inside a flush */
+    bool tf32;  /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
 } kiln_trace;
 
 /* The calling thread's trace; NULL with an error when memory runs out. */

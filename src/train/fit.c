@@ -103,6 +103,7 @@ static bool note_first_step(kiln_training *t)
                             .accumulate = t->o.accumulate,
                             .epochs = t->o.epochs,
                             .seed = t->o.seed,
+                            .tf32 = kiln_get_tf32(),
                             .threads = kiln_get_num_threads(),
                             .first_step = t->history.first_step};
     return kiln_log_run(&t->log, &about);

@@ -136,13 +136,13 @@ bool kiln_log_run(kiln_journal *l, const kiln_log_about *a)
 {
     if (l->file < 0 || l->csv)
         return true;
-    return put_object(l, json_pack("{s:{s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:I, s:i, s:o}}", "run",
+    return put_object(l, json_pack("{s:{s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:b, s:I, s:i, s:o}}", "run",
                                    "model", a->model, "parameters", (json_int_t)a->parameters, "data", a->data,
                                    "samples", (json_int_t)a->samples, "validation_samples",
                                    (json_int_t)a->validation_samples, "batch", (json_int_t)a->batch, "accumulate",
                                    (json_int_t)a->accumulate, "epochs", (json_int_t)a->epochs, "optimizer", a->optim,
-                                   "device", a->device, "seed", (json_int_t)a->seed, "threads", a->threads,
-                                   "first_step_seconds", number(a->first_step)));
+                                   "device", a->device, "tf32", a->tf32, "seed", (json_int_t)a->seed, "threads",
+                                   a->threads, "first_step_seconds", number(a->first_step)));
 }
 
 bool kiln_log_step(kiln_journal *l, int64_t step, const kiln_result *mean, double lr)

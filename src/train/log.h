@@ -25,6 +25,7 @@ typedef struct kiln_log_about {
     int64_t parameters, samples, validation_samples, batch, accumulate, epochs;
     uint64_t seed;
     int threads;
+    bool tf32;
     double first_step;
 } kiln_log_about;
 

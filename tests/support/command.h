@@ -1,6 +1,6 @@
 /* What tests of the kiln command share: it is run in a temporary folder of the test program, and exit codes, messages
- * and files are looked at. The command is the one of KILN_COMMAND, or ../bin/kiln beside the test program. Include it
- * first. */
+ * and files are looked at. The command is the one of KILN_COMMAND, or ../bin/kiln beside the test program. It sees no
+ * GPU unless it is run as $SHOW_GPUS $K: sizes and figures are those of the CPU. Include it first. */
 #ifndef KILN_TEST_COMMAND_H
 #define KILN_TEST_COMMAND_H
 
@@ -132,6 +132,11 @@ static inline int command_before(void **state)
     else if ((size_t)snprintf(command, sizeof command, "%s/../bin/kiln", self) >= sizeof command)
         return -1;
     unsetenv("NO_COLOR");
+    char show[256] = "env -u CUDA_VISIBLE_DEVICES";
+    if (getenv("CUDA_VISIBLE_DEVICES"))
+        snprintf(show, sizeof show, "env CUDA_VISIBLE_DEVICES=%.200s", getenv("CUDA_VISIBLE_DEVICES"));
+    setenv("SHOW_GPUS", show, 1);
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
     return setenv("K", command, 1);
 }
 

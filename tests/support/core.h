@@ -1,6 +1,6 @@
 /* What the tests of the core share: small tensors in and out, errors that are expected, and a main that runs a file's
- * tests on every device of KILN_TEST_DEVICES (by default the CPU and sim:0 where the plugin is there). The device under
- * test is the default device while a test runs; after each test all device memory must have been given back. */
+ * tests on every device of support/devices.h. The device under test is the default device while a test runs; after each
+ * test all device memory must have been given back. */
 #ifndef KILN_TEST_CORE_H
 #define KILN_TEST_CORE_H
 
@@ -14,6 +14,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "kiln.h"
+#include "support/devices.h"
 
 /* Scopes nested in one function each declare a variable of the same name. */
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -101,9 +102,24 @@ static inline void core_expect(kiln_code code, const char *operation, const char
 }
 #define expect_error(code, operation, word) core_expect(code, operation, word, __FILE__, __LINE__)
 
-/* ---- Running ---- */
+/* ---- Devices ---- */
 
-static uint64_t core_in_use;
+static inline bool core_on(const char *kind)
+{
+    return !strncmp(kiln_device_name(kiln_default_device()), kind, strlen(kind));
+}
+
+/* What the device under test and another one have computed: the same bits where both use the CPU's kernels, else the
+ * same up to rounding. */
+static inline void core_assert_alike(const float *got, const float *want, size_t n)
+{
+    bool exact = has_cpu_bits(kiln_default_device());
+    for (size_t i = 0; i < n; i++)
+        if (!(exact ? got[i] == want[i] : fabsf(got[i] - want[i]) <= 1e-5f * (1 + fabsf(want[i]))))
+            fail_msg("element %zu is %.9g instead of %.9g", i, got[i], want[i]);
+}
+
+/* ---- Running ---- */
 
 static inline uint64_t core_memory(void)
 {
@@ -114,26 +130,20 @@ static inline uint64_t core_memory(void)
 
 static inline int core_before(void **state)
 {
-    (void)state;
     kiln_error_clear();
-    core_in_use = core_memory();
-    return 0;
+    return memory_before(state);
 }
 
 static inline int core_after(void **state)
 {
-    (void)state;
     kiln_scope_leave(&(kiln_scope_mark){.depth = 1}); /* a test that failed has jumped out of its scopes */
     int bad = !kiln_ok();
     kiln_step {
-    } /* what a scope has left unread is run off */
+    }                                        /* what a scope has left unread is run off */
+    kiln_device_wait(kiln_default_device()); /* what went wrong there is this test's, not the next one's */
     kiln_report(stderr);
     kiln_error_clear();
-    uint64_t now = core_memory();
-    if (now != core_in_use)
-        print_error("%llu bytes in use before the test, %llu after it\n", (unsigned long long)core_in_use,
-                    (unsigned long long)now);
-    return bad || now != core_in_use;
+    return memory_after(state) || bad;
 }
 
 #define core_test(f) cmocka_unit_test_setup_teardown(f, core_before, core_after)
@@ -141,17 +151,14 @@ static inline int core_after(void **state)
 #define CORE_MAIN(tests) core_main(tests, sizeof(tests) / sizeof *(tests))
 static inline int core_main(const struct CMUnitTest *tests, size_t n)
 {
-    const char *wanted = getenv("KILN_TEST_DEVICES");
-    char names[256];
-    int failed = 0;
-    snprintf(names, sizeof names, "%s", wanted ? wanted : kiln_device_count("sim", NULL, 0) > 0 ? "cpu,sim:0" : "cpu");
-    for (char *rest = names, *name; (name = strtok_r(rest, ",", &rest));) {
-        kiln_device device = kiln_device_parse(name);
-        if (device == KILN_NO_DEVICE || !kiln_set_default_device(device))
+    kiln_device devices[TEST_DEVICES];
+    int ndevices = devices_under_test(devices), failed = 0;
+    for (int i = 0; i < ndevices; i++) {
+        if (!kiln_set_default_device(devices[i]))
             return kiln_report(stderr);
-        failed += _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+        failed += _cmocka_run_group_tests(kiln_device_name(devices[i]), tests, n, NULL, NULL);
     }
-    return failed != 0;
+    return test_exit(failed);
 }
 
 #endif

@@ -34,24 +34,7 @@ int64_t complaints(void)
     return complained;
 }
 
-/* ---- Devices and cases ---- */
-
-int suite_devices(kiln_device devices[SUITE_DEVICES])
-{
-    const char *wanted = getenv("KILN_TEST_DEVICES");
-    char names[256];
-    int n = 0;
-    snprintf(names, sizeof names, "%s", wanted ? wanted : kiln_device_count("sim", NULL, 0) > 0 ? "cpu,sim:0" : "cpu");
-    for (char *rest = names, *name; (name = strtok_r(rest, ",", &rest)) && n < SUITE_DEVICES;) {
-        kiln_device device = kiln_device_parse(name);
-        if (device == KILN_NO_DEVICE)
-            complain("devices", "%s: %s", name, kiln_last_error()->message);
-        else
-            devices[n++] = device;
-        kiln_error_clear();
-    }
-    return n;
-}
+/* ---- Cases ---- */
 
 bool suite_wants(const kiln_op *op)
 {

@@ -1,16 +1,13 @@
-/* What the parts of the operation tests share: complaints, devices, the loop over cases, the digest of results. */
+/* What the parts of the operation tests share: complaints, the loop over cases, the digest of results. */
 #ifndef KILN_TEST_SUITE_H
 #define KILN_TEST_SUITE_H
 
 #include "support/cases.h"
+#include "support/devices.h"
 
 /* Complaints are printed (not more than a few an operation) and counted. */
 void complain(const char *op, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int64_t complaints(void);
-
-/* The devices of KILN_TEST_DEVICES ("cpu,sim:0"), or the CPU and sim:0 where the plugin is there. */
-enum { SUITE_DEVICES = 8 };
-int suite_devices(kiln_device devices[SUITE_DEVICES]);
 
 /* False when KILN_TEST_ONLY names other operations ("matmul,conv2d"). */
 bool suite_wants(const kiln_op *op);

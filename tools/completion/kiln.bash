@@ -51,7 +51,7 @@ _kiln() {
         --save-every) COMPREPLY=() ;;
         --log) _kiln_paths -f ;;
         *) if [[ $current == -* ]]; then
-               _kiln_words "--model --data --split --length --dropout --init --device --threads --workers --mem-limit --epochs --limit --batch --accumulate --lr --optim --momentum --weight-decay --schedule --warmup --clip --ema --early-stop --seed --no-shuffle --save --save-every --resume --log --quiet --help"
+               _kiln_words "--model --data --split --length --dropout --init --device --threads --workers --mem-limit --tf32 --epochs --limit --batch --accumulate --lr --optim --momentum --weight-decay --schedule --warmup --clip --ema --early-stop --seed --no-shuffle --save --save-every --resume --log --quiet --help"
            else
                COMPREPLY=()
            fi ;;
@@ -67,8 +67,9 @@ _kiln() {
         --workers) COMPREPLY=() ;;
         --device) _kiln_words "auto cpu cuda opencl" ;;
         --threads) COMPREPLY=() ;;
+        --mem-limit) COMPREPLY=() ;;
         *) if [[ $current == -* ]]; then
-               _kiln_words "--data --split --length --model --confusion --batch --limit --workers --device --threads --quiet --help"
+               _kiln_words "--data --split --length --model --confusion --batch --limit --workers --device --threads --mem-limit --tf32 --quiet --help"
            else
                _kiln_paths -f
            fi ;;
@@ -84,8 +85,9 @@ _kiln() {
         --length) COMPREPLY=() ;;
         --device) _kiln_words "auto cpu cuda opencl" ;;
         --threads) COMPREPLY=() ;;
+        --mem-limit) COMPREPLY=() ;;
         *) if [[ $current == -* ]]; then
-               _kiln_words "--data --split --model --limit --out --batch --length --device --threads --help"
+               _kiln_words "--data --split --model --limit --out --batch --length --device --threads --mem-limit --tf32 --help"
            else
                _kiln_paths -f
            fi ;;
@@ -102,7 +104,7 @@ _kiln() {
         --device) _kiln_words "auto cpu cuda opencl" ;;
         --threads) COMPREPLY=() ;;
         *) if [[ $current == -* ]]; then
-               _kiln_words "--prompt --length --temperature --top-k --seed --context --model --device --threads --help"
+               _kiln_words "--prompt --length --temperature --top-k --seed --context --model --device --threads --tf32 --help"
            else
                _kiln_paths -f
            fi ;;
@@ -135,7 +137,7 @@ _kiln() {
         --device) _kiln_words "auto cpu cuda opencl" ;;
         --threads) COMPREPLY=() ;;
         *) if [[ $current == -* ]]; then
-               _kiln_words "--model --batch --length --optim --mem-limit --summary --kernels --device --threads --help"
+               _kiln_words "--model --batch --length --optim --mem-limit --summary --kernels --device --threads --tf32 --help"
            else
                COMPREPLY=()
            fi ;;
@@ -151,7 +153,7 @@ _kiln() {
         --threads) COMPREPLY=() ;;
         --mem-limit) COMPREPLY=() ;;
         *) if [[ $current == -* ]]; then
-               _kiln_words "--model --batch --length --optim --seconds --device --threads --mem-limit --help"
+               _kiln_words "--model --batch --length --optim --seconds --device --threads --mem-limit --tf32 --help"
            else
                COMPREPLY=()
            fi ;;

@@ -13,6 +13,7 @@ static kiln_cuda_conv shape_of(const kiln_cuda_call *c, kiln_cuda_conv_kind kind
     const int64_t *i = c->ints;
     return (kiln_cuda_conv){.kind = kind,
                             .dtype = c->in[0].dtype,
+                            .tf32 = c->kernel->tf32 && c->in[0].dtype == KILN_F32,
                             .batch = x->shape[0],
                             .channels = x->shape[1],
                             .outputs = w->shape[0],

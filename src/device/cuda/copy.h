@@ -39,7 +39,7 @@ typedef enum kiln_cuda_conv_kind {
     KILN_CUDA_CONV_WEIGHT_GRAD
 } kiln_cuda_conv_kind;
 typedef struct kiln_cuda_conv {
-    int64_t kind, dtype;
+    int64_t kind, dtype, tf32; /* f32 may be rounded to TF32: 0 or 1, and 0 for other dtypes */
     int64_t batch, channels, outputs, groups;
     int64_t size[2], kernel[2], out[2];
     int64_t stride[2], padding[2], dilation[2];

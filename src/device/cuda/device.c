@@ -46,10 +46,20 @@ static void cuda_close(void *dev)
     kiln_free(d);
 }
 
+static bool take(kiln_cuda_device *d)
+{
+    cudaError_t e = cudaSetDevice(d->index);
+    if (e != cudaErrorDevicesUnavailable)
+        return kiln_cuda_ok(d, e, "cannot be used");
+    cudaGetLastError();
+    kiln_fail(KILN_E_DEVICE, "device", "cuda:%d serves one process at a time, and another one has it", d->index);
+    return kiln_hint("nvidia-smi names that process; nvidia-smi -c 0 lets several share the device");
+}
+
 static bool set_up(kiln_cuda_device *d)
 {
     struct cudaDeviceProp p;
-    if (!kiln_cuda_enter(d) || !kiln_cuda_ok(d, cudaGetDeviceProperties(&p, d->index), "cannot be described"))
+    if (!take(d) || !kiln_cuda_ok(d, cudaGetDeviceProperties(&p, d->index), "cannot be described"))
         return false;
     d->multiprocessors = p.multiProcessorCount;
     d->capability = p.major * 10 + p.minor;
@@ -140,7 +150,9 @@ static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .lower = kiln_cuda_lower,
                                         .dispose = kiln_cuda_dispose,
                                         .run = kiln_cuda_run,
-                                        .wait = cuda_wait};
+                                        .wait = cuda_wait,
+                                        .usable = kiln_cuda_usable,
+                                        .libraries = kiln_cuda_libraries};
 
 KILN_PLUGIN_API const kiln_device_table *kiln_device_plugin(void);
 const kiln_device_table *kiln_device_plugin(void)

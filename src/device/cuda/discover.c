@@ -1,72 +1,96 @@
-/* Is there a GPU, and if not, why not: each reason told apart and worded for a person. Nothing is opened here: no
- * context is made on a device that nobody uses. */
-#include <dlfcn.h>
+/* How many GPUs there are, which, and whether Kiln can use them. */
+#include "device/cuda/discover.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "core/fail.h"
-#include "device/cuda/discover.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/nvml.h"
 
-/* Whether the driver's library is there; it is what the runtime opens, too, but the runtime does not say what it
- * misses. */
-static bool driver_there(char *why, size_t size)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (driver) {
-        dlclose(driver);
-        return true;
-    }
-    snprintf(why, size, "no NVIDIA driver on this machine (libcuda.so.1 was not found where libraries are looked for)");
-    return false;
-}
-
-static void version_text(char *text, size_t size, int version)
-{
-    snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);
-}
+enum { OLDEST = 80 }; /* compute capability: the first that our kernels are built for */
 
 int kiln_cuda_count(char *why, size_t size)
 {
-    int n = 0, driver = 0, runtime = 0;
-    if (!driver_there(why, size))
-        return 0;
-    char has[16], wants[16];
-    cudaError_t e = cudaGetDeviceCount(&n);
-    cudaDriverGetVersion(&driver);
-    cudaRuntimeGetVersion(&runtime);
-    version_text(has, sizeof has, driver);
-    version_text(wants, sizeof wants, runtime);
+    const kiln_cuda_driver *d = kiln_cuda_driver_get();
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    if (e == cudaSuccess && n > 0)
-        return n;
-    cudaGetLastError(); /* it has been noted */
-    if (e == cudaErrorInsufficientDriver)
-        snprintf(why, size, "the NVIDIA driver is too old: it knows CUDA %s, Kiln was built for %s", has, wants);
-    else if ((e == cudaErrorNoDevice || e == cudaSuccess) && visible)
-        snprintf(why, size, "no device is visible: CUDA_VISIBLE_DEVICES is \"%s\"", visible);
-    else if (e == cudaErrorNoDevice || e == cudaSuccess)
-        snprintf(why, size, "the NVIDIA driver (CUDA %s) finds no device", has);
+    if (d->count == 0)
+        snprintf(why, size, "%s", d->why);
+    else if (visible)
+        snprintf(why, size, "CUDA_VISIBLE_DEVICES is \"%.100s\"", visible);
+    return d->count;
+}
+
+/* An attribute the driver does not know counts as 0. */
+static int attribute(CUdevice device, CUdevice_attribute which)
+{
+    int value = 0;
+    return kiln_cuda_driver_get()->attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
+static bool find_device(int index, CUdevice *device)
+{
+    const kiln_cuda_driver *d = kiln_cuda_driver_get();
+    CUresult e = index < d->count ? d->get(device, index) : CUDA_ERROR_INVALID_DEVICE;
+    return e == CUDA_SUCCESS ||
+           kiln_fail(KILN_E_DEVICE, "device", "the driver does not find cuda:%d (error %d)", index, (int)e);
+}
+
+bool kiln_cuda_usable(int index, char *why, size_t size)
+{
+    CUdevice device;
+    if (kiln_cuda_driver_get()->get(&device, index) != CUDA_SUCCESS) {
+        snprintf(why, size, "the driver does not find it");
+        return false;
+    }
+    int major = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+        minor = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    if (10 * major + minor < OLDEST)
+        snprintf(why, size, "it has compute capability %d.%d, Kiln's kernels need %d.%d or more", major, minor,
+                 OLDEST / 10, OLDEST % 10);
+    else if (attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_PROHIBITED)
+        snprintf(why, size, "it is set to compute nothing (prohibited mode); nvidia-smi -c 0 sets it to its default");
     else
-        snprintf(why, size, "the NVIDIA driver does not work: %s", cudaGetErrorString(e));
-    return 0;
+        return true;
+    return false;
+}
+
+/* What the runtime says where this process has the device open, what NVML says otherwise. */
+static uint64_t free_memory(int index, CUdevice device, const kiln_device_info *info)
+{
+    unsigned flags;
+    int active = 0, current;
+    size_t now = 0, total;
+    uint64_t bytes;
+    if (kiln_cuda_driver_get()->context(device, &flags, &active) == CUDA_SUCCESS && active &&
+        cudaGetDevice(&current) == cudaSuccess && cudaSetDevice(index) == cudaSuccess) {
+        cudaError_t e = cudaMemGetInfo(&now, &total);
+        cudaSetDevice(current);
+        if (e == cudaSuccess)
+            return now;
+        cudaGetLastError(); /* somebody else will meet it, too */
+    }
+    bool known = info->bus[0] && kiln_cuda_nvml_free(info->bus, &bytes);
+    return known && bytes < info->memory_total ? bytes : info->memory_total; /* a part of a GPU has less than it all */
 }
 
 bool kiln_cuda_describe(int index, kiln_device_info *info)
 {
-    struct cudaDeviceProp p;
-    cudaError_t e = cudaGetDeviceProperties(&p, index);
-    if (e != cudaSuccess)
-        return kiln_fail(KILN_E_DEVICE, "device", "cuda:%d: %s", index, cudaGetErrorString(e));
-    int driver = 0, runtime = 0;
-    char has[16], built[16];
-    cudaDriverGetVersion(&driver);
-    cudaRuntimeGetVersion(&runtime);
-    version_text(has, sizeof has, driver);
-    version_text(built, sizeof built, runtime);
-    snprintf(info->name, sizeof info->name, "%.127s", p.name);
-    info->memory_total = info->memory_free = p.totalGlobalMem;
-    info->threads = p.multiProcessorCount;
-    snprintf(info->features, sizeof info->features, "compute capability %d.%d, CUDA %s (driver: %s)", p.major, p.minor,
-             built, has);
+    const kiln_cuda_driver *d = kiln_cuda_driver_get();
+    CUdevice device;
+    size_t total = 0;
+    if (!find_device(index, &device))
+        return false;
+    if (d->name(info->name, sizeof info->name, device) != CUDA_SUCCESS)
+        snprintf(info->name, sizeof info->name, "a device without a name");
+    if (d->bus(info->bus, sizeof info->bus, device) != CUDA_SUCCESS)
+        info->bus[0] = '\0';
+    if (d->memory(&total, device) == CUDA_SUCCESS)
+        info->memory_total = total;
+    info->memory_free = free_memory(index, device, info);
+    info->threads = attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    info->capability[0] = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+    info->capability[1] = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    bool alone = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
+    snprintf(info->features, sizeof info->features, "compute capability %d.%d%s", info->capability[0],
+             info->capability[1], alone ? ", for one process at a time" : "");
     return true;
 }

@@ -1,9 +1,13 @@
+/* Counting and describing GPUs. Nothing is opened: no context is made on a device that nobody uses. */
 #ifndef KILN_CUDA_DISCOVER_H
 #define KILN_CUDA_DISCOVER_H
 
 #include "device/cuda/cuda.h"
 
-int kiln_cuda_count(char *why, size_t size); /* 0 with the reason */
+/* Slots of the device table. */
+int kiln_cuda_count(char *why, size_t size);
 bool kiln_cuda_describe(int index, kiln_device_info *info);
+bool kiln_cuda_usable(int index, char *why, size_t size);
+int kiln_cuda_libraries(kiln_device_library *list, int room);
 
 #endif

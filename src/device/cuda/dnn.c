@@ -32,7 +32,6 @@ struct kiln_cuda_dnn {
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
     cudnnConvolutionDescriptor_t window;
-    bool tf32;
     pthread_mutex_t lock; /* of all above and below: the descriptors are written anew for each call */
     choice *choices;      /* the oldest is forgotten when there are KEPT; choosing again gives the same */
     int64_t nchoices, capacity, oldest;
@@ -133,7 +132,6 @@ static struct kiln_cuda_dnn *open_dnn(const kiln_cuda_device *d, const char *ope
     if (!n)
         return NULL;
     pthread_mutex_init(&n->lock, NULL);
-    n->tf32 = kiln_cuda_tf32();
     n->library = open_library(n, operation);
     if (n->library) {
         int mode = kiln_cuda_relax();
@@ -175,12 +173,12 @@ static cudnnDataType_t type_of(int64_t dtype)
 }
 
 /* What may be used in general: f32 stays f32 unless TF32 was asked for. */
-static cudnnMathType_t math_of(const struct kiln_cuda_dnn *n, int64_t dtype)
+static cudnnMathType_t math_of(const kiln_cuda_conv *s)
 {
-    return dtype == KILN_F64   ? CUDNN_DEFAULT_MATH
-           : dtype != KILN_F32 ? CUDNN_TENSOR_OP_MATH
-           : n->tf32           ? CUDNN_DEFAULT_MATH
-                               : CUDNN_FMA_MATH;
+    return s->dtype == KILN_F64   ? CUDNN_DEFAULT_MATH
+           : s->dtype != KILN_F32 ? CUDNN_TENSOR_OP_MATH
+           : s->tf32              ? CUDNN_DEFAULT_MATH
+                                  : CUDNN_FMA_MATH;
 }
 
 static cudnnStatus_t describe(const struct kiln_cuda_dnn *n, const kiln_cuda_conv *s, cudnnMathType_t math)
@@ -271,7 +269,7 @@ static cudnnStatus_t scratch_bytes(const struct kiln_cuda_dnn *n, const choice *
 static void choose(const struct kiln_cuda_dnn *n, choice *c)
 {
     const kiln_cuda_conv *s = &c->shape;
-    cudnnMathType_t math = math_of(n, s->dtype);
+    cudnnMathType_t math = math_of(s);
     offer offers[CHOICES];
     int count = describe(n, s, math) == CUDNN_STATUS_SUCCESS ? list_offers(n, s, math, offers) : 0, best = 0;
     for (int i = 1; i < count && offers[best].bytes > usual_bytes; i++)

@@ -59,15 +59,22 @@ static void *find_library(attempt *a)
     return library ? library : try_root(a, usual);
 }
 
-void *kiln_cuda_library_open(const char *operation, const char *file, const char *title,
-                             const kiln_cuda_symbol *symbols, size_t count)
+void *kiln_cuda_library_find(const char *file, char *why, size_t size)
 {
     attempt a = {.file = file};
     void *library = find_library(&a);
+    if (!library)
+        snprintf(why, size, "%s. It was looked for where the system looks for libraries%s", a.reason, a.tried);
+    return library;
+}
+
+void *kiln_cuda_library_open(const char *operation, const char *file, const char *title,
+                             const kiln_cuda_symbol *symbols, size_t count)
+{
+    char why[REASON_SIZE + TRIED_SIZE + 64];
+    void *library = kiln_cuda_library_find(file, why, sizeof why);
     if (!library) {
-        kiln_fail(KILN_E_UNSUPPORTED, operation,
-                  "%s (%s) cannot be opened: %s. It was looked for where the system looks for libraries%s", title, file,
-                  a.reason, a.tried);
+        kiln_fail(KILN_E_UNSUPPORTED, operation, "%s (%s) cannot be opened: %s", title, file, why);
         return kiln_hint("install %s, or name the folder it is in: LD_LIBRARY_PATH", title);
     }
     for (size_t i = 0; i < count; i++) {
@@ -86,12 +93,6 @@ void kiln_cuda_library_close(void *library)
 {
     if (library)
         dlclose(library);
-}
-
-bool kiln_cuda_tf32(void)
-{
-    const char *text = getenv("KILN_TF32");
-    return text && strcmp(text, "1") == 0;
 }
 
 int kiln_cuda_relax(void)

@@ -10,14 +10,14 @@ typedef struct kiln_cuda_symbol {
     void **to; /* where its address goes */
 } kiln_cuda_symbol;
 
-/* Opens the library `file` ("libcudnn.so.9"), which people know as `title`, and finds its symbols. NULL with an error
+/* Opens the library `file` ("libcudnn.so.9"); NULL with the reason: what was looked for, and where. */
+void *kiln_cuda_library_find(const char *file, char *why, size_t size);
+
+/* Opens the library `file`, which people know as `title`, and finds its symbols. NULL with an error
  * in the name of `operation` that says what was looked for and where. */
 void *kiln_cuda_library_open(const char *operation, const char *file, const char *title,
                              const kiln_cuda_symbol *symbols, size_t count);
 void kiln_cuda_library_close(void *library); /* NULL does nothing */
-
-/* Whether products and convolutions of f32 may round their operands to TF32: KILN_TF32=1. */
-bool kiln_cuda_tf32(void);
 
 /* A call of a library while a stream is captured may load its kernels just then, which the usual mode of capturing
  * forbids. Between these two it is allowed; what is put on the stream is captured all the same. */

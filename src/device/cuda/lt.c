@@ -24,7 +24,6 @@ typedef struct choice {
 struct kiln_cuda_lt {
     void *library;
     cublasLtHandle_t handle;
-    bool tf32;
     pthread_mutex_t lock; /* of the choices */
     choice *choices;      /* the oldest is forgotten when there are KEPT; choosing again gives the same */
     int64_t nchoices, capacity, oldest;
@@ -74,7 +73,6 @@ static struct kiln_cuda_lt *open_lt(const kiln_cuda_device *d)
         {"cublasLtMatmul", (void **)&lt->run},
     };
     pthread_mutex_init(&lt->lock, NULL);
-    lt->tf32 = kiln_cuda_tf32();
     lt->library = kiln_cuda_library_open("matmul", FILE_NAME, "cuBLASLt", symbols, sizeof symbols / sizeof *symbols);
     if (lt->library) {
         int mode = kiln_cuda_relax();
@@ -138,9 +136,9 @@ static bool describe_matrix(const struct kiln_cuda_lt *lt, cublasLtMatrixLayoutO
 static bool describe(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, call *x)
 {
     bool f64 = p->dtype == KILN_F64;
-    cublasComputeType_t compute = f64                                ? CUBLAS_COMPUTE_64F
-                                  : p->dtype == KILN_F32 && lt->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                                     : CUBLAS_COMPUTE_32F;
+    cublasComputeType_t compute = f64       ? CUBLAS_COMPUTE_64F
+                                  : p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                            : CUBLAS_COMPUTE_32F;
     int32_t first = p->b.turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->a.turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     return lt->operation_init(&x->operation, sizeof x->operation, compute, f64 ? CUDA_R_64F : CUDA_R_32F) ==
                CUBLAS_STATUS_SUCCESS &&

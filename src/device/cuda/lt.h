@@ -11,7 +11,8 @@ typedef struct kiln_cuda_matrix {
     int64_t turned, ld, stride, align;
 } kiln_cuda_matrix;
 typedef struct kiln_cuda_product {
-    int64_t dtype, m, n, k, batch;
+    int64_t dtype, tf32; /* f32 may be rounded to TF32: 0 or 1, and 0 for other dtypes */
+    int64_t m, n, k, batch;
     kiln_cuda_matrix a, b;
     int64_t c_stride, c_align;
 } kiln_cuda_product;

@@ -24,6 +24,7 @@ typedef struct side {
 
 typedef struct job {
     kiln_dtype dtype;
+    bool tf32;
     size_t element;
     int64_t m, n, k;
     int ndim; /* of the batch */
@@ -174,7 +175,8 @@ static bool describe(job *j, const kiln_cuda_call *c)
 {
     const kiln_cuda_operand *a = &c->in[0], *b = &c->in[1];
     const kiln_operand *in = c->kernel->in;
-    *j = (job){.dtype = a->dtype, .element = kiln_dtype_size(a->dtype)};
+    *j =
+        (job){.dtype = a->dtype, .tf32 = c->kernel->tf32 && a->dtype == KILN_F32, .element = kiln_dtype_size(a->dtype)};
     j->m = a->shape[a->ndim - 2];
     j->k = a->shape[a->ndim - 1];
     j->n = b->shape[b->ndim - 1];
@@ -219,6 +221,7 @@ static kiln_cuda_matrix matrix_of(const job *j, const side *s, int64_t batch)
 static kiln_cuda_product product_of(const job *j, int64_t batch, int64_t c_offset)
 {
     return (kiln_cuda_product){.dtype = j->dtype,
+                               .tf32 = j->tf32,
                                .m = j->m,
                                .n = j->n,
                                .k = j->k,

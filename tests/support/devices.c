@@ -1,0 +1,104 @@
+#include "support/devices.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int absent, nonsense; /* devices of KILN_TEST_DEVICES */
+
+static void say_absent(const char *name)
+{
+    printf("[  SKIPPED ] %s: %s\n", name, kiln_last_error()->message);
+    fflush(stdout);
+    kiln_error_clear();
+}
+
+static int default_devices(kiln_device devices[TEST_DEVICES])
+{
+    static const char *const others[] = {"sim:0", "cuda:0"};
+    int n = 0;
+    devices[n++] = KILN_CPU;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        kiln_device device = kiln_device_parse(others[i]);
+        if (device == KILN_NO_DEVICE)
+            say_absent(others[i]);
+        else
+            devices[n++] = device;
+    }
+    return n;
+}
+
+int devices_under_test(kiln_device devices[TEST_DEVICES])
+{
+    const char *wanted = getenv("KILN_TEST_DEVICES");
+    char names[256];
+    int n = 0;
+    if (!wanted || !*wanted)
+        return default_devices(devices);
+    snprintf(names, sizeof names, "%s", wanted);
+    for (char *rest = names, *name; (name = strtok_r(rest, ",", &rest)) && n < TEST_DEVICES;) {
+        kiln_device device = kiln_device_parse(name);
+        if (device != KILN_NO_DEVICE) {
+            devices[n++] = device;
+            continue;
+        }
+        *(kiln_last_error()->code == KILN_E_DEVICE ? &absent : &nonsense) += 1;
+        say_absent(name);
+    }
+    return n;
+}
+
+bool has_cpu_bits(kiln_device device)
+{
+    return device == KILN_CPU || !strncmp(kiln_device_name(device), "sim", 3);
+}
+
+int test_exit(int failed)
+{
+    return failed || nonsense ? 1 : absent ? TEST_SKIPPED : 0;
+}
+
+/* ---- Memory ---- */
+
+enum { EACH = 4 }; /* devices of a kind that are looked at */
+static const char *const kinds[] = {"cpu", "sim", "cuda"};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static uint64_t before[KINDS][EACH];
+
+static uint64_t in_use(int kind, int index)
+{
+    kiln_memory_stats stats = {0};
+    kiln_memory_get_stats(kiln_device_at(kinds[kind], index), &stats);
+    return stats.in_use;
+}
+
+static int count(int kind)
+{
+    int n = kiln_device_count(kinds[kind], NULL, 0);
+    return n < EACH ? n : EACH;
+}
+
+int memory_before(void **state)
+{
+    (void)state;
+    for (int k = 0; k < KINDS; k++)
+        for (int i = 0; i < count(k); i++)
+            before[k][i] = in_use(k, i);
+    return 0;
+}
+
+int memory_after(void **state)
+{
+    (void)state;
+    int bad = 0;
+    for (int k = 0; k < KINDS; k++)
+        for (int i = 0; i < count(k); i++) {
+            uint64_t now = in_use(k, i);
+            if (now == before[k][i])
+                continue;
+            fprintf(stderr, "%s:%d: %llu bytes were in use before the test, %llu are after it\n", kinds[k], i,
+                    (unsigned long long)before[k][i], (unsigned long long)now);
+            bad = 1;
+        }
+    return bad;
+}
