@@ -201,7 +201,7 @@ static bool make_rows(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda
     extent e = extent_of(pick || is_softmax(k) ? &k->in[0] : &k->out[0], k->ints[0]);
     if (is_softmax(k)) {
         s->kind = KILN_CUDA_STEP_SOFTMAX;
-        s->units = ceil_div(e.outer, threads / 32);
+        s->units = ceil_div(e.outer, threads / (e.n <= KILN_CUDA_SHORT_ROW ? KILN_CUDA_SHORT_ROW : 32));
     } else {
         s->kind = pick ? KILN_CUDA_STEP_PICK : KILN_CUDA_STEP_PLACE;
         int64_t targets = ceil_div(e.outer * e.inner, threads), placed = ceil_div(e.outer * e.n * e.inner, threads * 4);
@@ -244,27 +244,51 @@ static void come_after(place *p, const kiln_cuda_step *before)
         p->joins &= before->strand == p->strand;
 }
 
-/* Steps are in the plan's order: what a step waits for has its place already. */
+/* Where a step can run at the earliest; its predecessors have their places. */
+static place find_place(const kiln_cuda_chain *chain, const kiln_cuda_waits *w, int64_t step)
+{
+    const kiln_cuda_step *s = &chain->steps[step];
+    place p = {0, -1, false};
+    if (s->kind == KILN_CUDA_STEP_COMBINE)
+        come_after(&p, s - 1);
+    for (int64_t k = w->first[s->kernel]; s->kind != KILN_CUDA_STEP_COMBINE && k < w->first[s->kernel + 1]; k++)
+        for (int64_t j = step; j-- > 0;)
+            if (chain->steps[j].kernel == w->of[k]) {
+                come_after(&p, &chain->steps[j]);
+                break;
+            }
+    return p;
+}
+
+static void mark_ends(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+{
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        chain->steps[i].ends = i + 1 == chain->nsteps || chain->steps[i + 1].kernel != chain->steps[i].kernel;
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        for (int64_t k = w->first[chain->steps[i].kernel]; k < w->first[chain->steps[i].kernel + 1]; k++)
+            for (int64_t j = 0; j < i; j++)
+                if (chain->steps[j].kernel == w->of[k])
+                    chain->steps[j].ends = false;
+}
+
+/* Steps that others wait for come as early as they can. Those that nobody waits for fill what waves there are then: a
+ * wave later where that makes a strand shorter, but not in a wave of their own. */
 static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
     int32_t strands = 0;
-    int64_t last_of = 0; /* the step before */
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        kiln_cuda_step *s = &chain->steps[i];
-        place p = {0, -1, false};
-        if (s->kind == KILN_CUDA_STEP_COMBINE)
-            come_after(&p, &chain->steps[last_of]);
-        for (int64_t k = w->first[s->kernel]; s->kind != KILN_CUDA_STEP_COMBINE && k < w->first[s->kernel + 1]; k++)
-            for (int64_t j = i; j-- > 0;)
-                if (chain->steps[j].kernel == w->of[k]) {
-                    come_after(&p, &chain->steps[j]);
-                    break;
-                }
-        bool joins = is_tiny(s) && p.joins;
-        s->wave = joins ? p.wave - 1 : p.wave;
-        s->strand = joins ? p.strand : is_tiny(s) ? strands++ : -1;
-        chain->nwaves = s->wave + 1 > chain->nwaves ? s->wave + 1 : chain->nwaves;
-        last_of = i;
+    mark_ends(chain, w);
+    for (int ends = 0; ends < 2; ends++) {
+        int32_t before = chain->nwaves;
+        for (int64_t i = 0; i < chain->nsteps; i++) {
+            kiln_cuda_step *s = &chain->steps[i];
+            if (s->ends != ends)
+                continue;
+            place p = find_place(chain, w, i);
+            bool joins = is_tiny(s) && p.joins && !(ends && p.wave < before);
+            s->wave = joins ? p.wave - 1 : p.wave;
+            s->strand = joins ? p.strand : is_tiny(s) ? strands++ : -1;
+            chain->nwaves = s->wave + 1 > chain->nwaves ? s->wave + 1 : chain->nwaves;
+        }
     }
 }
 

@@ -29,6 +29,7 @@ typedef struct kiln_cuda_step {
     int32_t kernel;             /* of the plan */
     bool guarded;               /* writes to a slot */
     int64_t units;              /* pieces that blocks take */
+    bool ends;                  /* no other step waits for it */
     int32_t wave, strand;       /* strand: -1 for steps that all blocks share */
     int pointers, words;        /* its first ones */
     kiln_cuda_lowered *group;   /* NULL: none */

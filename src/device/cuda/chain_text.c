@@ -106,6 +106,11 @@ static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)
     for (int d = 0; d < x->ndim; d++)
         *(d < dim ? &outer : d == dim ? &n : &inner) *= x->shape[d];
     const kiln_cuda_pointer *p = a->chain->pointers + s->pointers;
+    if (s->kind == KILN_CUDA_STEP_SOFTMAX && n <= KILN_CUDA_SHORT_ROW) {
+        say(a, "softmax_short_step<float>(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", s->pointers, s->pointers + 1,
+            LL(outer), (int)n, strcmp(k->op->name, "log_softmax") == 0 ? "true" : "false", seat);
+        return;
+    }
     if (s->kind == KILN_CUDA_STEP_SOFTMAX) {
         bool wide = n % 4 == 0 && p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0;
         say(a, "softmax_step<float, %d>(k.data[%d], k.data[%d], %lldL, %lldL, %s, %s); ", wide ? 4 : 1, s->pointers,

@@ -12,7 +12,15 @@ static __global__ void softmax_rows(const T *x, T *y, int64_t rows, int64_t n, b
         softmax_teams<T, BLOCK, V>(x, y, kiln_team<BLOCK>::first_row(), next_row<BLOCK>(gridDim.x), rows, n, log_of);
 }
 
-enum { COLUMN_THREADS = 256 };
+template <typename T>
+static __global__ void softmax_short_rows(const T *x, T *y, int64_t rows, int n, bool log_of, const int32_t *stop)
+{
+    int64_t teams = blockDim.x / KILN_CUDA_SHORT_ROW;
+    if (!(stop && *stop))
+        softmax_short<T>(x, y, blockIdx.x * teams + threadIdx.x / KILN_CUDA_SHORT_ROW, gridDim.x * teams, rows, n, log_of);
+}
+
+enum { COLUMN_THREADS = 256, SHORT_THREADS = 128 };
 
 /* Down columns: threadIdx.x counts columns, threads with the same one share it. */
 template <typename T>
@@ -68,6 +76,12 @@ template <typename T> static void launch_softmax(const kiln_cuda_call *c, shape 
 {
     const T *x = (const T *)c->in[0].data;
     T *y = (T *)c->out[0].data;
+    if (s.inner == 1 && s.n <= KILN_CUDA_SHORT_ROW) {
+        int64_t rows = SHORT_THREADS / KILN_CUDA_SHORT_ROW;
+        softmax_short_rows<T><<<kiln_grid((s.outer + rows - 1) / rows), SHORT_THREADS, 0, c->stream>>>(
+            x, y, s.outer, (int)s.n, log_of, c->stop);
+        return;
+    }
     if (s.inner == 1) {
         teams t = teams_for(s.outer, s.n, 0);
         bool wide = s.n % kiln_wide<T> == 0 && kiln_aligned16(x) && kiln_aligned16(y);

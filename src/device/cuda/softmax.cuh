@@ -3,6 +3,7 @@
 #define KILN_CUDA_SOFTMAX_CUH
 
 #include "device/cuda/reduce.cuh"
+#include "device/cuda/walk.h"
 
 /* The largest of some elements and Σ exp(x - largest), which grow together. -inf adds nothing to any sum, and a NaN,
  * though never the largest, stays in it. */
@@ -74,6 +75,23 @@ static __device__ __forceinline__ void softmax_teams(const T *x, T *y, int64_t f
                 v.at[k] = softmax_of(v.at[k], max, share, log_of);
             kiln_store<V>(to + i, v);
         }
+    }
+}
+
+/* Rows of at most KILN_CUDA_SHORT_ROW elements, an element a thread, so that a warp has two rows. */
+template <typename T>
+static __device__ __forceinline__ void softmax_short(const T *x, T *y, int64_t first, int64_t step, int64_t rows, int n,
+                                                     bool log_of)
+{
+    int lane = (int)threadIdx.x % KILN_CUDA_SHORT_ROW;
+    for (; first - first % 2 < rows; first += step) { /* both rows of a warp go on as long as one is there */
+        bool mine = first < rows && lane < n;
+        T value = mine ? x[first * n + lane] : -kiln_infinity(T());
+        T max = kiln_lanes_max<KILN_CUDA_SHORT_ROW>(value);
+        double term = value == -kiln_infinity(T()) ? 0 : (double)kiln_exp(value - max);
+        T share = share_of<T>(whole_sum(max, kiln_lanes_sum<KILN_CUDA_SHORT_ROW>(term)), log_of);
+        if (mine)
+            y[first * n + lane] = softmax_of(value, max, share, log_of);
     }
 }
 

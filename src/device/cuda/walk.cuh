@@ -67,7 +67,15 @@ template <typename P> struct group_sink {
     }
 };
 
-/* Rows of softmax, a warp each. */
+/* Rows of softmax: short ones, or a warp each. */
+template <typename T>
+KILN_PW_INLINE void softmax_short_step(const void *x, void *y, int64_t rows, int n, bool log_of, seat s)
+{
+    int64_t teams = blockDim.x / KILN_CUDA_SHORT_ROW;
+    softmax_short<T>((const T *)x, (T *)y, s.block * teams + threadIdx.x / KILN_CUDA_SHORT_ROW, s.blocks * teams, rows, n,
+                     log_of);
+}
+
 template <typename T, int V>
 KILN_PW_INLINE void softmax_step(const void *x, void *y, int64_t rows, int64_t n, bool log_of, seat s)
 {

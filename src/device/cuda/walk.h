@@ -12,6 +12,9 @@ typedef struct kiln_cuda_walk {
     kiln_cuda_record *record;
 } kiln_cuda_walk;
 
-enum { KILN_CUDA_WALK_THREADS = 512 };
+enum {
+    KILN_CUDA_WALK_THREADS = 512,
+    KILN_CUDA_SHORT_ROW = 16 /* of softmax: elements of a row that half a warp takes */
+};
 
 #endif
