@@ -35,7 +35,7 @@ typedef struct kiln_device_table {
     /* One piece of memory that grows and shrinks at its end while its address stays the same: scratch for runs, which
      * share it, so only a device that does one run after the other has it. Makes it `bytes` long and returns how long
      * it is then: less than `bytes` when the device has no more, which is no error. What lies below both lengths is
-     * left as it was. (optional: each run gets a block) */
+     * left as it was. *address is 0 where there is no arena after all. (optional: each run gets a block) */
     size_t (*arena)(void *dev, size_t bytes, kiln_address *address);
 
     /* Bytes that the device takes beside blocks and arena: its context, libraries, what is lost to rounding up. They

@@ -249,14 +249,21 @@ static bool grow_arena(pool *p, size_t size)
     return false;
 }
 
+static bool has_arena(pool *p)
+{
+    if (p->table->arena && !p->arena)
+        p->arena_size = p->table->arena(p->dev, 0, &p->arena);
+    return p->arena != 0;
+}
+
 bool kiln_memory_take_arena(kiln_device device, size_t bytes, kiln_block *arena)
 {
     pool *p = lock_pool(device);
     if (!p)
         return false;
     size_t size = round_up(p, bytes);
-    bool ok = p->table->arena && grow_arena(p, size);
-    if (!ok && p->table->arena && p->stats.cached) { /* perhaps what is cached stands in the way */
+    bool has = has_arena(p), ok = has && grow_arena(p, size);
+    if (!ok && has && p->stats.cached) { /* perhaps what is cached stands in the way */
         trim(p);
         ok = grow_arena(p, size);
     }

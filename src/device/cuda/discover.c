@@ -6,6 +6,7 @@
 #include <string.h>
 #include "core/fail.h"
 #include "device/cuda/discover.h"
+#include "device/cuda/nvml.h"
 
 /* Whether the driver's library is there; it is what the runtime opens, too, but the runtime does not say what it
  * misses. */
@@ -51,6 +52,19 @@ int kiln_cuda_count(char *why, size_t size)
     return 0;
 }
 
+/* The runtime tells only with a context, which an open device has; otherwise the driver's library may know. */
+static uint64_t free_memory(int index, uint64_t total)
+{
+    size_t available = 0, all = 0;
+    uint64_t bytes = total;
+    if (kiln_cuda_opened(index)) {
+        bool ok = cudaSetDevice(index) == cudaSuccess && cudaMemGetInfo(&available, &all) == cudaSuccess;
+        cudaGetLastError(); /* a device that is lost has nothing */
+        return ok ? available : 0;
+    }
+    return kiln_cuda_nvml_free(index, &bytes) && bytes < total ? bytes : total;
+}
+
 bool kiln_cuda_describe(int index, kiln_device_info *info)
 {
     struct cudaDeviceProp p;
@@ -64,7 +78,8 @@ bool kiln_cuda_describe(int index, kiln_device_info *info)
     version_text(has, sizeof has, driver);
     version_text(built, sizeof built, runtime);
     snprintf(info->name, sizeof info->name, "%.127s", p.name);
-    info->memory_total = info->memory_free = p.totalGlobalMem;
+    info->memory_total = p.totalGlobalMem;
+    info->memory_free = free_memory(index, p.totalGlobalMem);
     info->threads = p.multiProcessorCount;
     snprintf(info->features, sizeof info->features, "compute capability %d.%d, CUDA %s (driver: %s)", p.major, p.minor,
              built, has);

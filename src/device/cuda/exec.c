@@ -3,6 +3,7 @@
  * and scalars. */
 #include "device/cuda/exec.h"
 #include "device/cuda/codegen.h"
+#include "device/cuda/memory.h"
 #include <stdio.h>
 #include <string.h>
 #include "core/alloc.h"
@@ -118,8 +119,8 @@ size_t kiln_cuda_workspace(void *dev, const kiln_kernel *k)
 bool kiln_cuda_launched(const kiln_cuda_call *c)
 {
     cudaError_t e = cudaGetLastError();
-    return e == cudaSuccess || kiln_fail(KILN_E_LOST, c->name, "cuda:%d: launching %s failed: %s", c->device->index,
-                                         c->name, cudaGetErrorString(e));
+    return e == cudaSuccess || kiln_fail(kiln_cuda_code(c->device, e), c->name, "cuda:%d: launching %s failed: %s",
+                                         c->device->index, c->name, cudaGetErrorString(e));
 }
 
 static bool launch(kiln_cuda_device *d, const kiln_plan *plan, const kiln_kernel *k, const kiln_binding *binding,
@@ -253,6 +254,15 @@ static graph *make_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
     return NULL;
 }
 
+/* Graphs lie in the device's memory, and making one may load kernels. */
+static graph *make_counted_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
+{
+    uint64_t memory = kiln_cuda_watch(d);
+    graph *g = make_graph(d, e, b);
+    kiln_cuda_watched(d, memory);
+    return g;
+}
+
 /* A graph that was captured before the last generated kernels were ready is made anew. */
 static graph *find_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
 {
@@ -267,7 +277,7 @@ static graph *find_graph(kiln_cuda_device *d, exec *e, const kiln_binding *b)
         g->used = 0;
         break;
     }
-    return make_graph(d, e, b);
+    return make_counted_graph(d, e, b);
 }
 
 /* ---- Lowering ---- */
@@ -277,8 +287,9 @@ void kiln_cuda_dispose(void *dev, void *p)
     kiln_cuda_device *d = dev;
     exec *e = p;
     if (cudaSetDevice(d->index) == cudaSuccess) {
-        cudaStreamSynchronize(d->stream); /* a graph must not go while it runs */
+        uint64_t memory = kiln_cuda_watch(d);
         pthread_mutex_lock(&d->lock);
+        cudaStreamSynchronize(d->stream); /* a graph must not go while it runs */
         for (int64_t i = 0; i < d->nflights; i++)
             if (d->flights[i].plan == e->plan)
                 d->flights[i].plan = NULL;
@@ -286,6 +297,7 @@ void kiln_cuda_dispose(void *dev, void *p)
         for (int i = 0; i < GRAPHS; i++)
             forget(&e->graphs[i]);
         cudaFree(e->scalars);
+        kiln_cuda_watched(d, memory);
     }
     kiln_free(e);
 }

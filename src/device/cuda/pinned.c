@@ -24,7 +24,9 @@ void kiln_cuda_unpin(void *dev, void *memory)
     kiln_cuda_device *d = dev;
     if (!memory || cudaSetDevice(d->index) != cudaSuccess)
         return;
+    pthread_mutex_lock(&d->lock); /* another thread may be capturing on the stream */
     cudaStreamSynchronize(d->stream);
+    pthread_mutex_unlock(&d->lock);
     cudaFreeHost(memory);
     cudaGetLastError();
 }

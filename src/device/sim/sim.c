@@ -375,7 +375,7 @@ static size_t sim_arena(void *dev, size_t bytes, kiln_address *address)
     }
     if (ok && grows)
         memset(s->arena + had, 0xa5, bytes - had); /* fresh memory holds nothing useful */
-    *address = (kiln_address)(uintptr_t)s->arena + ELSEWHERE;
+    *address = s->arena ? (kiln_address)(uintptr_t)s->arena + ELSEWHERE : 0;
     size_t now = s->arena_bytes;
     pthread_mutex_unlock(&s->lock);
     return now;
