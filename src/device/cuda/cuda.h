@@ -41,6 +41,9 @@ kiln_code kiln_cuda_code(kiln_cuda_device *d, cudaError_t e);
 /* True when a call of the runtime went well; otherwise raises an error that names `what`. */
 bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what);
 
+/* The same for asking for memory: that there is none is no error, since the pool may make room, and says it if not. */
+bool kiln_cuda_has_memory(kiln_cuda_device *d, cudaError_t e);
+
 /* Makes the device current for the calling thread. */
 bool kiln_cuda_enter(kiln_cuda_device *d);
 

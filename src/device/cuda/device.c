@@ -40,6 +40,14 @@ bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what)
            kiln_fail(kiln_cuda_code(d, e), NULL, "cuda:%d: %s: %s", d->index, what, cudaGetErrorString(e));
 }
 
+bool kiln_cuda_has_memory(kiln_cuda_device *d, cudaError_t e)
+{
+    if (e != cudaErrorMemoryAllocation)
+        return kiln_cuda_ok(d, e, "memory cannot be taken");
+    cudaGetLastError();
+    return false;
+}
+
 bool kiln_cuda_enter(kiln_cuda_device *d)
 {
     if (d->lost)

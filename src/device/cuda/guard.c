@@ -1,3 +1,4 @@
+/* Blocks between zones that nobody may write to. */
 #include "device/cuda/guard.h"
 #include <stdlib.h>
 #include <string.h>
@@ -22,10 +23,8 @@ kiln_address kiln_cuda_guards_allocate(kiln_cuda_device *d, kiln_cuda_guards *g,
     void *start = NULL;
     if (bytes > SIZE_MAX - 2 * g->zone || !KILN_GROW(g->blocks, g->capacity, g->nblocks + 1))
         return 0;
-    if (cudaMalloc(&start, bytes + 2 * g->zone) != cudaSuccess) {
-        cudaGetLastError(); /* the pool above says it */
+    if (!kiln_cuda_has_memory(d, cudaMalloc(&start, bytes + 2 * g->zone)))
         return 0;
-    }
     char *address = (char *)start + g->zone;
     if (!fill(d, start, g->zone) || !fill(d, address + bytes, g->zone)) {
         cudaFree(start);

@@ -1,3 +1,4 @@
+/* Memory of a CUDA device: who lies where, the arena, and what is beside them. */
 #include "device/cuda/memory.h"
 #include "core/alloc.h"
 #include "device/cuda/guard.h"
@@ -34,10 +35,8 @@ struct kiln_cuda_memory {
 static bool map(void *owner, uint64_t first, uint64_t count)
 {
     const range *r = owner;
-    cudaError_t e = kiln_cuda_vmm_map(&r->d->memory->vmm, r->base + first * r->piece, r->piece, count);
-    if (e == cudaErrorMemoryAllocation)
-        return false; /* the pool above says it */
-    return kiln_cuda_ok(r->d, e, "memory cannot be mapped");
+    return kiln_cuda_has_memory(r->d,
+                                kiln_cuda_vmm_map(&r->d->memory->vmm, r->base + first * r->piece, r->piece, count));
 }
 
 static void unmap(void *owner, uint64_t first, uint64_t count)
@@ -128,13 +127,10 @@ static void unlock(kiln_cuda_device *d)
         pthread_mutex_unlock(&d->lock);
 }
 
-static kiln_address allocate_plain(size_t bytes)
+static kiln_address allocate_plain(kiln_cuda_device *d, size_t bytes)
 {
     void *p = NULL;
-    if (cudaMalloc(&p, bytes) == cudaSuccess)
-        return (kiln_address)(uintptr_t)p;
-    cudaGetLastError(); /* the pool above says it */
-    return 0;
+    return kiln_cuda_has_memory(d, cudaMalloc(&p, bytes)) ? (kiln_address)(uintptr_t)p : 0;
 }
 
 static kiln_address allocate_mapped(struct kiln_cuda_memory *m, size_t bytes)
@@ -152,7 +148,7 @@ kiln_address kiln_cuda_allocate(void *dev, size_t bytes)
         return 0;
     lock(d);
     kiln_address address = m->guards.on ? kiln_cuda_guards_allocate(d, &m->guards, bytes)
-                           : m->plain   ? allocate_plain(bytes)
+                           : m->plain   ? allocate_plain(d, bytes)
                                         : allocate_mapped(m, bytes);
     m->handed += address ? bytes : 0;
     unlock(d);

@@ -1,3 +1,4 @@
+/* Free memory by NVML, which is opened for each question: few are asked. */
 #include "device/cuda/nvml.h"
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

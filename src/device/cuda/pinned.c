@@ -1,3 +1,4 @@
+/* Pinned host memory of the size asked for. */
 #include "device/cuda/pinned.h"
 #include <unistd.h>
 #include "device/cuda/cuda.h"

@@ -1,3 +1,4 @@
+/* The functions of the driver that reserve addresses and map memory. */
 #include "device/cuda/vmm.h"
 
 enum { SINCE = 10020 }; /* the version of CUDA that brought virtual memory: its functions are asked for as of then */
