@@ -9,8 +9,9 @@ int main(int argc, char **argv)
         return kiln_report(stderr);
     printf("Using device: %s\n", kiln_device_name(device));
 
-    /* Memory grows as it is needed, up to here; a step that needs more is refused before it runs. */
-    kiln_memory_set_limit(device, 256 << 20);
+    /* Memory grows as it is needed, up to here; a step that needs more is refused before it runs. What a GPU's context
+     * takes counts, too. */
+    kiln_memory_set_limit(device, (uint64_t)2 << 30);
 
     kiln_module *model = kiln_nn_sequential(kiln_nn_flatten(), kiln_nn_linear(784, 128), kiln_nn_relu(),
                                             kiln_nn_dropout(0.2), kiln_nn_linear(128, 10));

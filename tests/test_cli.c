@@ -394,7 +394,7 @@ static void test_exit_codes(void **state)
     (void)state;
     expect(69, "kiln devices lists", "$K train --device cuda:77");
     expect(64, "kiln devices lists", "$K train --device nonsense");
-    expect(71, "needs", "$K train --data digits:100 --mem-limit 1100K --save x");
+    expect(71, "needs", "$K train --data digits:100 --device cpu --mem-limit 1100K --save x");
     expect(65, "the loss became", "$K train --data digits:100 --optim sgd --lr 1e6 --epochs 3 --save diverged");
     expect(74, "standard output", "$K devices >/dev/full");
     expect(74, "/dev/full", "$K train --data digits:100 --limit 2 --log /dev/full --save x");

@@ -161,7 +161,7 @@ static void test_moved_back(void **state)
     (void)state;
     expect(0, NULL, "$K train -q --data digits:40 --epochs 1 --save kept");
     expect(64, "is back in kept", "$K train --data digits:40 --batch 41 --save kept");
-    expect(71, "is back in kept", "$K train --data digits:40 --mem-limit 3M --save kept");
+    expect(71, "is back in kept", "$K train --data digits:40 --device cpu --mem-limit 3M --save kept");
     expect(66, "there is no folder no/such", "$K train --data digits:40 --log no/such/log.jsonl --save kept");
     assert_true(there("kept/best.safetensors"));
     assert_false(there("kept.1"));

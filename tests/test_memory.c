@@ -40,6 +40,7 @@ static int restore(void **state)
     kiln_error_clear();
     control(0, KILN_SIM_MEMORY, 0);
     control(0, KILN_SIM_FAIL_ALLOC, -1);
+    control(0, KILN_SIM_OVERHEAD, 0);
     kiln_memory_set_limit(sim0, 0);
     kiln_memory_set_limit(KILN_CPU, 0);
     kiln_memory_trim(sim0);
@@ -132,6 +133,37 @@ static void test_step_figures(void **state)
     (void)state;
     check_step_figures(KILN_CPU);
     check_step_figures(sim0);
+}
+
+/* Steps of all sizes share one arena: what is kept for them is what the largest one needs. */
+static void test_arena_is_shared(void **state)
+{
+    (void)state;
+    static const int64_t batches[] = {16, 64, 32, 128, 16, 128};
+    test_net net;
+    int64_t largest = 0, all = 0;
+    assert_true(net_make(&net, sim0, IN, HIDDEN, CLASSES, 1));
+    kiln_memory_trim(sim0);
+    for (int i = 0; i < 6; i++) {
+        assert_true(net_step(&net, batches[i], (uint32_t)i));
+        kiln_plan_info info;
+        assert_true(kiln_plan_last(&info));
+        all += info.arena_bytes;
+        largest = info.arena_bytes > largest ? info.arena_bytes : largest;
+    }
+    uint64_t cached = stats_of(sim0).cached; /* the arena, and batches that are gone */
+    int64_t used = control(0, KILN_SIM_FAIL_ALLOC, -1);
+    assert_true(largest > 0 && cached >= (uint64_t)largest && cached < (uint64_t)all);
+    assert_true(kiln_memory_trim(sim0));
+    assert_int_equal(stats_of(sim0).cached, 0);
+    assert_int_equal(used - control(0, KILN_SIM_FAIL_ALLOC, -1), cached); /* the device has it back */
+
+    kiln_memory_stats before = stats_of(sim0);
+    assert_true(net_step(&net, 128, 0)); /* and it grows again */
+    assert_true(stats_of(sim0).allocations > before.allocations);
+    assert_int_equal(stats_of(sim0).in_use, before.in_use);
+    net_free(&net);
+    assert_true(kiln_ok());
 }
 
 static void use_some(kiln_device device, kiln_tensor *counter, int count)
@@ -232,6 +264,33 @@ static void test_limit_holds(void **state)
         kiln_release(held[i]);
     kiln_memory_trim(sim0);
     assert_int_equal(control(0, KILN_SIM_FAIL_ALLOC, -1), used);
+}
+
+/* What the device takes for itself counts towards the limit, and a limit below it is none. */
+static void test_overhead(void **state)
+{
+    (void)state;
+    kiln_memory_trim(sim0);
+    uint64_t before = memory_in_use(sim0);
+    control(0, KILN_SIM_OVERHEAD, 50000);
+    assert_int_equal(stats_of(sim0).overhead, 50000);
+    assert_int_equal(stats_of(KILN_CPU).overhead, 0);
+    assert_false(kiln_memory_set_limit(sim0, 49999));
+    assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+    assert_non_null(strstr(kiln_last_error()->message, "50000"));
+    kiln_error_clear();
+    assert_int_equal(stats_of(sim0).limit, 0);
+
+    assert_true(kiln_memory_set_limit(sim0, before + 50000 + 6400));
+    assert_null(kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(6401), sim0));
+    assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+    assert_non_null(strstr(kiln_last_error()->message, "50000 by the device itself"));
+    kiln_error_clear();
+    kiln_tensor *t = kiln_tensor_new(NULL, KILN_U8, KILN_SHAPE(6400), sim0);
+    assert_non_null(t);
+    kiln_release(t);
+    assert_true(kiln_memory_set_limit(sim0, 0));
+    assert_true(kiln_ok());
 }
 
 /* Does a step with this batch fit? From the same state each time: no gradients, nothing cached. */
@@ -428,9 +487,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_figures, restore),
         cmocka_unit_test_teardown(test_step_figures, restore),
+        cmocka_unit_test_teardown(test_arena_is_shared, restore),
         cmocka_unit_test_teardown(test_scopes, restore),
         cmocka_unit_test_teardown(test_limit_on_tensors, restore),
         cmocka_unit_test_teardown(test_limit_holds, restore),
+        cmocka_unit_test_teardown(test_overhead, restore),
         cmocka_unit_test_teardown(test_refused_step, restore),
         cmocka_unit_test_teardown(test_hopeless_step, restore),
         cmocka_unit_test_teardown(test_tight_limit, restore),

@@ -6,6 +6,7 @@
 #include "support/core.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
+/* ctest: name=apart env=KILN_SIM_APART=1 */
 /* ctest: name=small-cache env=KILN_TEST_CACHE=3 */
 
 enum { REGISTERS = 8, LENGTH = 24, CELLS = 64, LIMIT = 999 };

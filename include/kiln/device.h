@@ -69,13 +69,15 @@ typedef struct kiln_memory_stats {
     uint64_t cached;      /* kept for reuse, given back by kiln_memory_trim */
     uint64_t limit;       /* 0: no limit but the device's own */
     uint64_t allocations; /* blocks asked of the device since the start */
+    uint64_t overhead; /* what the device takes beside them: its context, libraries, rounding up. 0 until it is used */
 } kiln_memory_stats;
 
 KILN_API bool kiln_memory_get_stats(kiln_device device, kiln_memory_stats *stats);
 KILN_API bool kiln_memory_reset_peak(kiln_device device);
 
-/* At most `bytes` are taken from the device from now on (0: no limit). A step that needs more is refused before it
- * runs. */
+/* At most `bytes` are taken from the device from now on (0: no limit), with all that a GPU's context and libraries
+ * take. A step that needs more is refused before it runs. False with KILN_E_MEMORY for a limit below what the device
+ * takes for itself, which makes a GPU be opened. */
 KILN_API bool kiln_memory_set_limit(kiln_device device, uint64_t bytes);
 
 /* Gives cached memory back to the device. */

@@ -64,11 +64,28 @@ int64_t kiln_backend_roomy(kiln_device device)
     return table ? table->roomy : 0;
 }
 
+bool kiln_backend_apart(kiln_device device)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->apart;
+}
+
+/* A device that takes memory of its own for a run may find none because the pool keeps it. */
+static bool may_find_more(const kiln_device_table *table, void *dev)
+{
+    return kiln_last_error()->code == KILN_E_MEMORY && table->overhead && table->overhead(dev) > 0;
+}
+
 bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding)
 {
     void *dev;
     const kiln_device_table *table = kiln_device_open(plan->device, &dev);
-    return table && table->run(dev, plan->exec, binding);
+    bool was_ok = kiln_ok(), ok = table && table->run(dev, plan->exec, binding);
+    if (ok || !was_ok || !table || !may_find_more(table, dev) || !kiln_memory_trim(plan->device))
+        return ok;
+    kiln_error_clear();
+    return table->run(dev, plan->exec, binding);
 }
 
 int64_t kiln_backend_generation(kiln_device device)

@@ -12,10 +12,12 @@ enum { KILN_DEVICE_VERSION = 2 };
 typedef struct kiln_device_table {
     uint32_t version; /* KILN_DEVICE_VERSION */
     const char *kind; /* "cuda" */
-    bool runs_on; /* run returns before the work is done: bindings come with a kiln_run, whose `failed` the device sets
-                   * when the run is stopped or skipped, and to which it holds a reference until then */
+    bool runs_on;  /* run returns before the work is done: bindings come with a kiln_run, whose `failed` the device sets
+                    * when the run is stopped or skipped, and to which it holds a reference until then */
     int64_t roomy; /* kernels of a plan may run side by side here, unless they share memory: a plan whose scratch takes
                     * less than this is laid out without using room twice */
+    bool apart; /* for finding errors: blocks are of exactly the size asked for, come from the device and go back to it
+                 * one by one, and buffers of a plan share no room */
 
     /* How many devices there are; 0 with the reason in `why`, which is empty otherwise or says what may hide others.
      * Opens none. */
@@ -29,6 +31,25 @@ typedef struct kiln_device_table {
     /* Plain memory. The pool above it caches, counts and limits. 64-byte aligned; 0 when the device has no more. */
     kiln_address (*allocate)(void *dev, size_t bytes);
     void (*release)(void *dev, kiln_address address, size_t bytes);
+
+    /* Gives what blocks that were released still hold back to the system. (optional: releasing does) */
+    void (*trim)(void *dev);
+
+    /* One piece of memory that grows and shrinks at its end while its address stays the same: scratch for runs, which
+     * share it, so only a device that does one run after the other has it. Makes it `bytes` long and returns how long
+     * it is then: less than `bytes` when the device has no more, which is no error. What lies below both lengths is
+     * left as it was. *address is 0 where there is no arena after all. (optional: each run gets a block) */
+    size_t (*arena)(void *dev, size_t bytes, kiln_address *address);
+
+    /* Bytes that the device takes beside blocks and arena: its context, libraries, what is lost to rounding up. They
+     * count towards the limit. (optional: 0) */
+    uint64_t (*overhead)(void *dev);
+
+    /* Host memory that the device reads and writes directly, of the size asked for and no more (whole pages of it), for
+     * the staging of batches; NULL when there is no more, with no error raised: any host memory does instead.
+     * (optional: NULL, both or none) */
+    void *(*pinned)(void *dev, size_t bytes);
+    void (*unpin)(void *dev, void *memory);
 
     /* Copies are ordered with runs: a copy sees all runs given before it. The host memory may be reused on return. */
     bool (*copy_in)(void *dev, kiln_address to, const void *from, size_t bytes);
@@ -63,6 +84,9 @@ typedef const kiln_device_table *(*kiln_device_plugin_fn)(void);
 /* The open device behind a number, opening it on first use; NULL with an error that says why. */
 typedef struct kiln_open_device kiln_open_device;
 const kiln_device_table *kiln_device_open(kiln_device device, void **dev);
+
+/* The same for a device that is open already; NULL without an error for one that nobody has used. */
+const kiln_device_table *kiln_device_opened(kiln_device device, void **dev);
 
 extern const kiln_device_table kiln_cpu_table;
 

@@ -1,6 +1,7 @@
 /* The memory pool of each device: blocks that were given back are kept for reuse, everything is counted, and a limit
  * holds for all of it. */
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
@@ -14,6 +15,14 @@ typedef struct pool {
     int64_t blocks; /* taken from the device: cached ones and those in use. `cached` has room for all of them */
     uint64_t slack; /* blocks in use are larger than what counts as in use by so much in all */
     kiln_memory_stats stats;
+    const kiln_device_table *table; /* NULL until the device was opened by somebody who wants memory or figures */
+    void *dev;
+
+    /* The arena: what running steps use of it counts as in use, the rest as cached. Steps that are started at the same
+     * time share it, since the device does one after the other. */
+    kiln_address arena;
+    size_t arena_size, arena_used;
+    int arena_users;
 } pool;
 
 enum { POOLS = 64 };
@@ -28,10 +37,44 @@ static pool *pool_of(kiln_device device)
     return i < POOLS ? &pools[i] : NULL;
 }
 
-static size_t round_up(size_t bytes)
+static size_t round_up(const pool *p, size_t bytes)
 {
+    if (p->table->apart)
+        return bytes ? bytes : 1;
     return bytes ? (bytes + KILN_BLOCK_ALIGN - 1) / KILN_BLOCK_ALIGN * KILN_BLOCK_ALIGN : KILN_BLOCK_ALIGN;
 }
+
+/* Opens the device and locks its pool; NULL with an error, and nothing is locked. */
+static pool *lock_pool(kiln_device device)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    pool *p = table ? pool_of(device) : NULL;
+    if (!p)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    p->table = table;
+    p->dev = dev;
+    return p;
+}
+
+/* The same without opening it; NULL with an error if there is no such device. */
+static pool *lock_unopened(kiln_device device)
+{
+    void *dev;
+    pool *p = kiln_device_describe(device, NULL) ? pool_of(device) : NULL;
+    if (!p)
+        return NULL;
+    const kiln_device_table *table = kiln_device_opened(device, &dev);
+    pthread_mutex_lock(&lock);
+    if (table) {
+        p->table = table;
+        p->dev = dev;
+    }
+    return p;
+}
+
+/* ---- Blocks ---- */
 
 /* The first cached block of at least `size`. */
 static int64_t lower_bound(const pool *p, size_t size)
@@ -61,31 +104,62 @@ static bool take_cached(pool *p, size_t size, kiln_block *block)
     return true;
 }
 
-static void trim(pool *p, const kiln_device_table *table, void *dev)
+/* The arena's length; true if it has it then. */
+static bool resize_arena(pool *p, size_t size)
 {
-    for (int64_t i = 0; i < p->ncached; i++)
-        table->release(dev, p->cached[i].address, p->cached[i].size);
+    p->stats.cached -= p->arena_size - p->arena_used;
+    p->arena_size = p->table->arena(p->dev, size, &p->arena);
+    p->stats.cached += p->arena_size - p->arena_used;
+    return p->arena_size >= size;
+}
+
+static void trim(pool *p)
+{
+    for (int64_t i = 0; i < p->ncached; i++) {
+        p->table->release(p->dev, p->cached[i].address, p->cached[i].size);
+        p->stats.cached -= p->cached[i].size;
+    }
     p->blocks -= p->ncached;
     p->ncached = 0;
-    p->stats.cached = 0;
+    if (p->arena_size > p->arena_used)
+        resize_arena(p, p->arena_used);
+    if (p->table->trim)
+        p->table->trim(p->dev);
+}
+
+static uint64_t overhead(const pool *p)
+{
+    return p->table && p->table->overhead ? p->table->overhead(p->dev) : 0;
 }
 
 static bool over_limit(const pool *p, size_t more)
 {
-    return p->stats.limit && p->stats.in_use + p->slack + p->stats.cached + more > p->stats.limit;
+    return p->stats.limit && p->stats.in_use + p->slack + p->stats.cached + overhead(p) + more > p->stats.limit;
 }
 
-static bool take_fresh(pool *p, const kiln_device_table *table, void *dev, size_t size, kiln_block *block)
+/* Asks the device, which may round up: what then passes the limit goes back. */
+static kiln_address allocate(const pool *p, size_t size, bool *limited)
+{
+    *limited = over_limit(p, size);
+    kiln_address address = *limited ? 0 : p->table->allocate(p->dev, size);
+    if (!address || !over_limit(p, size))
+        return address;
+    *limited = true;
+    p->table->release(p->dev, address, size);
+    if (p->table->trim)
+        p->table->trim(p->dev);
+    return 0;
+}
+
+static bool take_fresh(pool *p, size_t size, kiln_block *block, bool *limited)
 {
     if (!KILN_GROW(p->cached, p->capacity, p->blocks + 1)) /* now, so that giving the block back cannot fail */
         return false;
     bool was_ok = kiln_ok();
-    if (over_limit(p, size))
-        trim(p, table, dev);
-    block->address = over_limit(p, size) ? 0 : table->allocate(dev, size);
-    if (!block->address && p->ncached) { /* perhaps what is cached stands in the way */
-        trim(p, table, dev);
-        block->address = over_limit(p, size) ? 0 : table->allocate(dev, size);
+    block->address = allocate(p, size, limited);
+    if (!block->address && p->stats.cached) { /* perhaps what is cached stands in the way */
+        trim(p);
+        block->address = allocate(p, size, limited);
     }
     if (!block->address)
         return false;
@@ -97,60 +171,139 @@ static bool take_fresh(pool *p, const kiln_device_table *table, void *dev, size_
     return true;
 }
 
+static void now_in_use(pool *p, size_t bytes)
+{
+    p->stats.in_use += bytes;
+    if (p->stats.in_use > p->stats.peak)
+        p->stats.peak = p->stats.in_use;
+}
+
+/* Always false. `beside` is what the device takes for itself. */
+static bool refuse(kiln_device device, size_t size, const kiln_memory_stats *s, bool limited, uint64_t beside)
+{
+    char itself[64] = "";
+    if (beside)
+        snprintf(itself, sizeof itself, ", and %llu by the device itself", (unsigned long long)beside);
+    if (limited)
+        return kiln_fail(KILN_E_MEMORY, "memory",
+                         "%zu bytes more on %s would pass its limit of %llu: %llu are in use%s", size,
+                         kiln_device_name(device), (unsigned long long)s->limit, (unsigned long long)s->in_use, itself);
+    return kiln_fail(KILN_E_MEMORY, "memory", "%s could not give %zu bytes more; %llu are in use%s",
+                     kiln_device_name(device), size, (unsigned long long)s->in_use, itself);
+}
+
 bool kiln_memory_take(kiln_device device, size_t bytes, kiln_block *block)
 {
-    void *dev;
-    const kiln_device_table *table = kiln_device_open(device, &dev);
-    pool *p = table ? pool_of(device) : NULL;
+    pool *p = lock_pool(device);
     if (!p)
         return false;
-    size_t size = round_up(bytes);
+    size_t size = round_up(p, bytes);
+    bool limited = false;
     *block = (kiln_block){0};
-    pthread_mutex_lock(&lock);
-    bool ok = take_cached(p, size, block) || take_fresh(p, table, dev, size, block);
+    bool ok = take_cached(p, size, block) || take_fresh(p, size, block, &limited);
     if (ok) {
         block->bytes = size;
         p->slack += block->size - size;
-        p->stats.in_use += size;
-        if (p->stats.in_use > p->stats.peak)
-            p->stats.peak = p->stats.in_use;
+        now_in_use(p, size);
     }
     kiln_memory_stats stats = p->stats;
-    bool limited = !ok && over_limit(p, size);
+    uint64_t beside = ok ? 0 : overhead(p);
     pthread_mutex_unlock(&lock);
-    if (ok)
-        return true;
-    if (limited)
-        return kiln_fail(KILN_E_MEMORY, "memory", "%zu bytes more on %s would pass its limit of %llu: %llu are in use",
-                         size, kiln_device_name(device), (unsigned long long)stats.limit,
-                         (unsigned long long)stats.in_use);
-    return kiln_fail(KILN_E_MEMORY, "memory", "%s could not give %zu bytes more; %llu are in use",
-                     kiln_device_name(device), size, (unsigned long long)stats.in_use);
+    return ok || refuse(device, size, &stats, limited, beside);
 }
 
 void kiln_memory_give(kiln_device device, kiln_block block)
 {
-    void *dev;
-    const kiln_device_table *table = kiln_device_open(device, &dev);
-    pool *p = table ? pool_of(device) : NULL;
-    if (!p || !block.address)
+    pool *p = block.address ? lock_pool(device) : NULL;
+    if (!p)
         return;
-    pthread_mutex_lock(&lock);
     p->stats.in_use -= block.bytes;
     p->slack -= block.size - block.bytes;
-    int64_t i = lower_bound(p, block.size);
-    memmove(p->cached + i + 1, p->cached + i, (size_t)(p->ncached - i) * sizeof *p->cached);
-    p->cached[i] = block;
-    p->ncached++;
-    p->stats.cached += block.size;
+    if (p->table->apart) {
+        p->table->release(p->dev, block.address, block.size);
+        p->blocks--;
+    } else {
+        int64_t i = lower_bound(p, block.size);
+        memmove(p->cached + i + 1, p->cached + i, (size_t)(p->ncached - i) * sizeof *p->cached);
+        p->cached[i] = block;
+        p->ncached++;
+        p->stats.cached += block.size;
+    }
     pthread_mutex_unlock(&lock);
 }
+
+/* ---- The arena ---- */
+
+static bool grow_arena(pool *p, size_t size)
+{
+    size_t had = p->arena_size;
+    if (size <= had)
+        return true;
+    if (over_limit(p, size - had))
+        return false;
+    if (resize_arena(p, size) && !over_limit(p, 0)) {
+        p->stats.allocations++;
+        return true;
+    }
+    resize_arena(p, had);
+    return false;
+}
+
+static bool has_arena(pool *p)
+{
+    if (p->table->arena && !p->arena)
+        p->arena_size = p->table->arena(p->dev, 0, &p->arena);
+    return p->arena != 0;
+}
+
+bool kiln_memory_take_arena(kiln_device device, size_t bytes, kiln_block *arena)
+{
+    pool *p = lock_pool(device);
+    if (!p)
+        return false;
+    size_t size = round_up(p, bytes);
+    bool has = has_arena(p), ok = has && grow_arena(p, size);
+    if (!ok && has && p->stats.cached) { /* perhaps what is cached stands in the way */
+        trim(p);
+        ok = grow_arena(p, size);
+    }
+    if (ok) {
+        size_t more = size > p->arena_used ? size - p->arena_used : 0;
+        p->arena_users++;
+        p->arena_used += more;
+        p->stats.cached -= more;
+        now_in_use(p, more);
+        *arena = (kiln_block){p->arena, size, size};
+    }
+    pthread_mutex_unlock(&lock);
+    return ok || kiln_memory_take(device, bytes, arena);
+}
+
+void kiln_memory_give_arena(kiln_device device, kiln_block arena)
+{
+    pool *p = lock_pool(device);
+    if (!p)
+        return;
+    bool shared = arena.address == p->arena;
+    if (shared && --p->arena_users == 0) {
+        p->stats.in_use -= p->arena_used;
+        p->stats.cached += p->arena_used;
+        p->arena_used = 0;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!shared)
+        kiln_memory_give(device, arena);
+}
+
+/* ---- What is left ---- */
 
 int64_t kiln_memory_left(kiln_device device)
 {
     pool *p = pool_of(device);
     pthread_mutex_lock(&lock);
-    int64_t left = p && p->stats.limit ? (int64_t)p->stats.limit - (int64_t)(p->stats.in_use + p->slack) : INT64_MAX;
+    int64_t left = INT64_MAX;
+    if (p && p->stats.limit)
+        left = (int64_t)p->stats.limit - (int64_t)(p->stats.in_use + p->slack + overhead(p));
     pthread_mutex_unlock(&lock);
     return left > 0 ? left : 0;
 }
@@ -170,21 +323,20 @@ int64_t kiln_memory_available(kiln_device device)
 
 bool kiln_memory_get_stats(kiln_device device, kiln_memory_stats *stats)
 {
-    pool *p = kiln_device_describe(device, NULL) ? pool_of(device) : NULL;
-    if (!p || !stats)
+    pool *p = stats ? lock_unopened(device) : NULL;
+    if (!p)
         return false;
-    pthread_mutex_lock(&lock);
     *stats = p->stats;
+    stats->overhead = overhead(p);
     pthread_mutex_unlock(&lock);
     return true;
 }
 
 bool kiln_memory_reset_peak(kiln_device device)
 {
-    pool *p = kiln_device_describe(device, NULL) ? pool_of(device) : NULL;
+    pool *p = lock_unopened(device);
     if (!p)
         return false;
-    pthread_mutex_lock(&lock);
     p->stats.peak = p->stats.in_use;
     pthread_mutex_unlock(&lock);
     return true;
@@ -192,24 +344,28 @@ bool kiln_memory_reset_peak(kiln_device device)
 
 bool kiln_memory_set_limit(kiln_device device, uint64_t bytes)
 {
-    pool *p = kiln_device_describe(device, NULL) ? pool_of(device) : NULL;
+    pool *p = bytes ? lock_pool(device) : lock_unopened(device); /* open, it can tell what it takes for itself */
     if (!p)
         return false;
-    pthread_mutex_lock(&lock);
-    p->stats.limit = bytes;
+    uint64_t least = bytes ? overhead(p) : 0;
+    if (bytes >= least)
+        p->stats.limit = bytes;
     pthread_mutex_unlock(&lock);
-    return true;
+    if (bytes >= least)
+        return true;
+    kiln_fail(
+        KILN_E_MEMORY, "memory_set_limit",
+        "a limit of %llu bytes on %s is below the %llu that the device takes for itself: its context and libraries",
+        (unsigned long long)bytes, kiln_device_name(device), (unsigned long long)least);
+    return kiln_hint("the limit is as it was. It has to leave room for tensors too");
 }
 
 bool kiln_memory_trim(kiln_device device)
 {
-    void *dev;
-    const kiln_device_table *table = kiln_device_open(device, &dev);
-    pool *p = table ? pool_of(device) : NULL;
+    pool *p = lock_pool(device);
     if (!p)
         return false;
-    pthread_mutex_lock(&lock);
-    trim(p, table, dev);
+    trim(p);
     pthread_mutex_unlock(&lock);
     return true;
 }
@@ -218,12 +374,8 @@ bool kiln_memory_trim(kiln_device device)
 __attribute__((destructor(102))) static void unload(void)
 {
     for (int i = 0; i < POOLS; i++) {
-        void *dev;
-        if (pools[i].ncached) {
-            const kiln_device_table *table = kiln_device_open((kiln_device)(i / 16 << 8 | i % 16), &dev);
-            if (table)
-                trim(&pools[i], table, dev);
-        }
+        if (pools[i].table)
+            trim(&pools[i]);
         kiln_free(pools[i].cached);
         pools[i] = (pool){0};
     }

@@ -268,15 +268,22 @@ bool kiln_device_describe(kiln_device device, kiln_device_info *info)
     return ok;
 }
 
+const kiln_device_table *kiln_device_opened(kiln_device device, void **dev)
+{
+    *dev = NULL;
+    if (device == KILN_CPU)
+        return &kiln_cpu_table;
+    kind *k = device >= 0 && device >> 8 < KINDS && (device & 255) < MAX_INDEX ? &kinds[device >> 8] : NULL;
+    *dev = k ? atomic_load_explicit(&k->open[device & 255], memory_order_acquire) : NULL;
+    return *dev ? k->table : NULL;
+}
+
 const kiln_device_table *kiln_device_open(kiln_device device, void **dev)
 {
-    if (device == KILN_CPU) { /* the usual case takes no lock */
-        *dev = NULL;
-        return &kiln_cpu_table;
-    }
-    kind *k = device >= 0 && device >> 8 < KINDS && (device & 255) < MAX_INDEX ? &kinds[device >> 8] : NULL;
-    if (k && (*dev = atomic_load_explicit(&k->open[device & 255], memory_order_acquire)))
-        return k->table; /* open already */
+    const kiln_device_table *table = kiln_device_opened(device, dev); /* the usual case takes no lock */
+    if (table)
+        return table;
+    kind *k;
     pthread_mutex_lock(&lock);
     bool ok = exists(device, &k) && may_be_used(k, device);
     if (ok && !k->open[device & 255])

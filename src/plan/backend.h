@@ -19,6 +19,14 @@ int64_t kiln_backend_generation(kiln_device device);
 /* A plan's scratch below so many bytes is laid out without using room twice. */
 int64_t kiln_backend_roomy(kiln_device device);
 
+/* No two buffers of a plan may share room: the device is set up to find kernels that go beyond theirs. */
+bool kiln_backend_apart(kiln_device device);
+
+/* The scratch memory of a run, given back as soon as the run was started. A device that does one run after the other
+ * has one for all of them, whose address stays the same. False with KILN_E_MEMORY. */
+bool kiln_memory_take_arena(kiln_device device, size_t bytes, kiln_block *arena);
+void kiln_memory_give_arena(kiln_device device, kiln_block arena);
+
 /* Bytes that could still be taken from the device now; INT64_MAX where there is no limit to be told. */
 int64_t kiln_memory_left(kiln_device device);
 

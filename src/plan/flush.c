@@ -137,7 +137,7 @@ static bool take_memory(kiln_trace *tr, const kiln_plan *p, kiln_block *arena)
     for (; tr->nblocks < p->noutputs; tr->nblocks++)
         if (!kiln_memory_take(p->device, (size_t)p->output_bytes[tr->nblocks], &tr->blocks[tr->nblocks]))
             return false;
-    return !p->arena_bytes || kiln_memory_take(p->device, (size_t)p->arena_bytes, arena);
+    return !p->arena_bytes || kiln_memory_take_arena(p->device, (size_t)p->arena_bytes, arena);
 }
 
 /* The device itself had no more to give: the block it could not give tells less than what the step needs. */
@@ -166,8 +166,8 @@ static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
         ok = kiln_backend_run(p, &b);
     }
     if (arena.address)
-        kiln_memory_give(p->device, arena);
-    for (int64_t i = 0; !ok && i < tr->nblocks; i++)
+        kiln_memory_give_arena(p->device, arena);
+    for (int64_t i = ok ? tr->nkept : 0; i < tr->nblocks; i++) /* more than are kept: buffers that lie apart */
         kiln_memory_give(p->device, tr->blocks[i]);
     if (!ok && was_ok)
         explain(tr, p);

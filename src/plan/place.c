@@ -14,7 +14,7 @@ typedef struct layout {
     hole *holes; /* free ranges below `end`, by offset; never adjacent */
     int64_t nholes;
     int64_t end;
-    bool roomy; /* no room is used twice */
+    bool roomy;     /* no room is used twice */
     int32_t *dying; /* buffers by last use: heads by kernel, linked through next */
     int32_t *next;
 } layout;
@@ -165,10 +165,24 @@ static void add_workspaces(kiln_draft *d)
     }
 }
 
+/* Each buffer of the arena becomes an output that nobody keeps, of its exact size: a block that a tool for finding
+ * errors can tell from all others. */
+static void keep_apart(kiln_plan *p)
+{
+    for (int32_t b = 0; b < p->nbuffers; b++)
+        if (p->buffers[b].place == KILN_IN_ARENA) {
+            p->buffers[b].place = KILN_IN_OUTPUT;
+            p->buffers[b].index = p->noutputs++;
+        }
+}
+
 bool kiln_draft_place(kiln_draft *d)
 {
     kiln_plan *p = d->plan;
+    bool apart = kiln_backend_apart(p->device);
     add_workspaces(d);
+    if (apart)
+        keep_apart(p);
     layout l = {.d = d};
     l.holes = KILN_ARENA_NEW(&d->scratch, hole, p->nbuffers + 1);
     l.dying = KILN_ARENA_NEW(&d->scratch, int32_t, p->nkernels);
@@ -182,8 +196,8 @@ bool kiln_draft_place(kiln_draft *d)
         kiln_buffer *x = &p->buffers[b];
         p->role_bytes[(int)x->role] += x->bytes;
         if (x->place == KILN_IN_OUTPUT) {
-            p->output_bytes[x->index] = round_up(x->bytes);
-            p->all_output_bytes += round_up(x->bytes);
+            p->output_bytes[x->index] = apart ? x->bytes : round_up(x->bytes);
+            p->all_output_bytes += p->output_bytes[x->index];
         } else if (x->place == KILN_IN_ARENA) {
             needed += round_up(x->bytes);
             l.next[b] = l.dying[x->last];

@@ -97,8 +97,8 @@ size_t kiln_cuda_workspace(void *dev, const kiln_kernel *k)
 bool kiln_cuda_launched(const kiln_cuda_call *c)
 {
     cudaError_t e = cudaGetLastError();
-    return e == cudaSuccess || kiln_fail(KILN_E_LOST, c->name, "cuda:%d: launching %s failed: %s", c->device->index,
-                                         c->name, cudaGetErrorString(e));
+    return e == cudaSuccess || kiln_fail(kiln_cuda_code(c->device, e), c->name, "cuda:%d: launching %s failed: %s",
+                                         c->device->index, c->name, cudaGetErrorString(e));
 }
 
 bool kiln_cuda_launch(const kiln_cuda_call *c)

@@ -108,8 +108,8 @@ static bool add_words(kiln_cuda_chain *chain, const kiln_cuda_lowered *g)
         for (int s = 0; s < ops[i].nscalars; s++) {
             if (!KILN_GROW(chain->words, chain->words_capacity, chain->nwords + 1))
                 return false;
-            chain->words[chain->nwords++] =
-                (kiln_cuda_word){ops[i].scalars + s, (uint8_t)(ops[i].code - KILN_CUDA_ROW), ops[i].row == KILN_PW_iota};
+            chain->words[chain->nwords++] = (kiln_cuda_word){ops[i].scalars + s, (uint8_t)(ops[i].code - KILN_CUDA_ROW),
+                                                             ops[i].row == KILN_PW_iota};
         }
     return true;
 }
@@ -148,7 +148,8 @@ static bool make_product(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_c
         if (s->product.n % 4)
             take_one_by_one(s->group);
     }
-    return add_pointer(chain, &k->in[0]) && add_pointer(chain, &k->in[1]) && (k->group || add_pointer(chain, &k->out[0]));
+    return add_pointer(chain, &k->in[0]) && add_pointer(chain, &k->in[1]) &&
+           (k->group || add_pointer(chain, &k->out[0]));
 }
 
 static int64_t reduction_units(const kiln_cuda_reduction *r)
@@ -309,7 +310,8 @@ static bool make_steps(kiln_cuda_chain *chain, const kiln_cuda_call *c)
 {
     for (int32_t i = chain->first; i < chain->end; i++) {
         kiln_cuda_call one;
-        kiln_cuda_make_call(&one, c->device, c->plan, &c->plan->kernels[i], c->binding, (double *)(uintptr_t)c->scalars);
+        kiln_cuda_make_call(&one, c->device, c->plan, &c->plan->kernels[i], c->binding,
+                            (double *)(uintptr_t)c->scalars);
         if (!make_step(chain, &one, i))
             return false;
     }
@@ -376,10 +378,10 @@ static uint64_t word_of(const kiln_cuda_word *w, double x)
         break;
     case KILN_PW_F64: break;
     case KILN_PW_I64:
-        return x != x            ? 0
-               : x >= 0x1p63     ? (uint64_t)INT64_MAX
-               : x < -0x1p63     ? (uint64_t)INT64_MIN
-                                 : (uint64_t)(int64_t)x;
+        return x != x        ? 0
+               : x >= 0x1p63 ? (uint64_t)INT64_MAX
+               : x < -0x1p63 ? (uint64_t)INT64_MIN
+                             : (uint64_t)(int64_t)x;
     default: return x != 0;
     }
     memcpy(&bits, &x, sizeof x);

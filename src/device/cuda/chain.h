@@ -1,8 +1,8 @@
-/* Chains: a run of a plan's small kernels as one generated kernel. Launching a kernel costs more than most of them take,
- * so all blocks stay and walk through the kernels in waves: what has no reason to wait for each other is one wave, and
- * between two waves is a barrier of the whole grid. Kernels so small that one block does them follow each other in that
- * block (a strand) without such a barrier. The arithmetic is that of the kernels compiled ahead, so results are the same
- * bits whichever runs. */
+/* Chains: a run of a plan's small kernels as one generated kernel. Launching a kernel costs more than most of them
+ * take, so all blocks stay and walk through the kernels in waves: what has no reason to wait for each other is one
+ * wave, and between two waves is a barrier of the whole grid. Kernels so small that one block does them follow each
+ * other in that block (a strand) without such a barrier. The arithmetic is that of the kernels compiled ahead, so
+ * results are the same bits whichever runs. */
 #ifndef KILN_CUDA_CHAIN_H
 #define KILN_CUDA_CHAIN_H
 
@@ -72,7 +72,8 @@ typedef struct kiln_cuda_chain {
 /* Whether a kernel can be a part of a chain. */
 bool kiln_cuda_can_chain(const kiln_cuda_call *c);
 
-/* The chain of kernels first … end-1, which all can; `c` is a call of any of them, with a binding. NULL with an error. */
+/* The chain of kernels first … end-1, which all can; `c` is a call of any of them, with a binding. NULL with an error.
+ */
 kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_waits *w, int32_t first, int32_t end,
                                      unsigned long long *barrier);
 void kiln_cuda_chain_free(kiln_cuda_chain *chain);

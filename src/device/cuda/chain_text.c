@@ -9,7 +9,7 @@ typedef struct author {
 } author;
 
 #define say(a, ...) kiln_cuda_say(&(a)->w, __VA_ARGS__)
-#define LL(x) ((long long)(x))
+#define LL(x)       ((long long)(x))
 
 static const kiln_kernel *kernel_of(const author *a, const kiln_cuda_step *s)
 {
@@ -117,8 +117,7 @@ static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)
             s->pointers + 1, LL(outer), LL(n), strcmp(k->op->name, "log_softmax") == 0 ? "true" : "false", seat);
         return;
     }
-    say(a,
-        "%s<float>(picks_in(k.c, %d, k.data[%d], %lldL, %lldL, %lldL, %lldL), k.data[%d], k.data[%d], %s, %s); ",
+    say(a, "%s<float>(picks_in(k.c, %d, k.data[%d], %lldL, %lldL, %lldL, %lldL), k.data[%d], k.data[%d], %s, %s); ",
         s->kind == KILN_CUDA_STEP_PICK ? "pick_step" : "place_step", s->kernel, s->pointers + 1, LL(outer), LL(n),
         LL(inner), LL(k->ints[1]), s->pointers, s->pointers + 2, s->guarded ? "!stopped" : "true", seat);
 }
@@ -206,7 +205,8 @@ char *kiln_cuda_chain_text(const kiln_cuda_chain *chain)
             say_shape(&a, s);
     }
     say(&a,
-        "\nextern \"C\" __global__ void __launch_bounds__(%d, 1) kiln_generated(const __grid_constant__ parameters k)\n{\n"
+        "\nextern \"C\" __global__ void __launch_bounds__(%d, 1) kiln_generated(const __grid_constant__ parameters "
+        "k)\n{\n"
         "    extern __shared__ __align__(16) uint64_t scratch[];\n    bool stopped = begin(k.c);\n",
         KILN_CUDA_WALK_THREADS);
     for (int wave = 0; wave < chain->nwaves; wave++) {

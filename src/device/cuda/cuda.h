@@ -29,16 +29,28 @@ typedef struct kiln_cuda_device {
     kiln_cuda_flight *flights; /* oldest first */
     int64_t nflights, flights_capacity;
     bool lost;
-    struct kiln_cuda_lt *lt;       /* cuBLASLt, opened by matmul.c on first use */
-    struct kiln_cuda_dnn *dnn;     /* cuDNN, opened by conv.c on first use */
-    struct kiln_cuda_codegen *gen; /* compiled groups, opened by group.c on first use */
+    struct kiln_cuda_memory *memory; /* memory.c; with a lock of its own */
+    struct kiln_cuda_lt *lt;         /* cuBLASLt, opened by matmul.c on first use */
+    struct kiln_cuda_dnn *dnn;       /* cuDNN, opened by conv.c on first use */
+    struct kiln_cuda_codegen *gen;   /* compiled groups, opened by group.c on first use */
 } kiln_cuda_device;
+
+/* What an error of the runtime means: KILN_E_MEMORY, KILN_E_LOST when the context does not work any more, which is then
+ * noted, or KILN_E_DEVICE. */
+kiln_code kiln_cuda_code(kiln_cuda_device *d, cudaError_t e);
 
 /* True when a call of the runtime went well; otherwise raises an error that names `what`. */
 bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what);
 
+/* The same for asking for memory: that there is none is no error, since the pool may make room, and says it if not. */
+bool kiln_cuda_has_memory(kiln_cuda_device *d, cudaError_t e);
+
 /* Makes the device current for the calling thread. */
 bool kiln_cuda_enter(kiln_cuda_device *d);
+
+/* Waits until nothing is under way on the stream; false with an error if something failed. Takes the lock: a stream
+ * cannot be waited for while another thread captures on it. */
+bool kiln_cuda_idle(kiln_cuda_device *d);
 
 /* Groups: pointwise, or ended by a reduction, or fed by a product that lies at `head` (NULL: none), dense. */
 bool kiln_cuda_group_launch(const kiln_cuda_call *c, const kiln_group *g, const void *head);

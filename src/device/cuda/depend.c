@@ -136,7 +136,6 @@ static void wait_for_checks(search *s, const kiln_kernel *k)
         s->checks[s->nchecks++] = s->kernel;
 }
 
-
 static void prune(search *s)
 {
     kiln_cuda_waits *w = s->w;

@@ -1,5 +1,4 @@
-/* The device table of CUDA: opening, memory, copies, waiting. Plans are in exec.c. */
-#include <stdio.h>
+/* The device table of CUDA: opening, copies, waiting. Plans are in exec.c, memory is in memory.c. */
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
@@ -7,24 +6,67 @@
 #include "device/cuda/discover.h"
 #include "device/cuda/dnn.h"
 #include "device/cuda/exec.h"
+#include "device/cuda/guard.h"
+#include "device/cuda/library.h"
 #include "device/cuda/lt.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/nvml.h"
+#include "device/cuda/pinned.h"
+
+/* What a kernel broke stays broken: every call from then on says so, also one that asks for nothing. */
+static bool still_works(void)
+{
+    size_t available, total;
+    int mode = kiln_cuda_relax(); /* it may be asked while a stream is captured */
+    bool works = cudaMemGetInfo(&available, &total) == cudaSuccess;
+    kiln_cuda_unrelax(mode);
+    cudaGetLastError();
+    return works;
+}
+
+kiln_code kiln_cuda_code(kiln_cuda_device *d, cudaError_t e)
+{
+    cudaGetLastError();
+    if (e == cudaErrorMemoryAllocation)
+        return KILN_E_MEMORY;
+    d->lost |= !still_works();
+    return d->lost ? KILN_E_LOST : KILN_E_DEVICE;
+}
 
 bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what)
 {
-    if (e == cudaSuccess)
-        return true;
+    return e == cudaSuccess ||
+           kiln_fail(kiln_cuda_code(d, e), NULL, "cuda:%d: %s: %s", d->index, what, cudaGetErrorString(e));
+}
+
+bool kiln_cuda_has_memory(kiln_cuda_device *d, cudaError_t e)
+{
+    if (e != cudaErrorMemoryAllocation)
+        return kiln_cuda_ok(d, e, "memory cannot be taken");
     cudaGetLastError();
-    bool memory = e == cudaErrorMemoryAllocation;
-    d->lost |= !memory; /* what a kernel broke stays broken: the context is gone */
-    return kiln_fail(memory ? KILN_E_MEMORY : KILN_E_LOST, NULL, "cuda:%d: %s: %s", d->index, what,
-                     cudaGetErrorString(e));
+    return false;
 }
 
 bool kiln_cuda_enter(kiln_cuda_device *d)
 {
     if (d->lost)
         return kiln_fail(KILN_E_LOST, NULL, "cuda:%d was lost by an earlier error", d->index);
-    return kiln_cuda_ok(d, cudaSetDevice(d->index), "cannot be used");
+    cudaError_t e = cudaSetDevice(d->index);
+    if (e == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    bool memory = e == cudaErrorMemoryAllocation; /* for its context, when it is opened */
+    d->lost = !memory;
+    return kiln_fail(memory ? KILN_E_MEMORY : KILN_E_LOST, NULL, "cuda:%d: cannot be used: %s", d->index,
+                     cudaGetErrorString(e));
+}
+
+bool kiln_cuda_idle(kiln_cuda_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    bool ok = kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed");
+    pthread_mutex_unlock(&d->lock);
+    return ok;
 }
 
 /* ---- Opening ---- */
@@ -36,8 +78,11 @@ static void cuda_close(void *dev)
         kiln_cuda_codegen_close(d);
         kiln_cuda_lt_close(d);
         kiln_cuda_dnn_close(d);
-        if (d->stream)
+        if (d->stream) {
+            cudaStreamSynchronize(d->stream);
             cudaStreamDestroy(d->stream);
+        }
+        kiln_cuda_memory_close(d);
         cudaFree(d->state);
         cudaFreeHost(d->record);
     }
@@ -73,89 +118,96 @@ static bool set_up(kiln_cuda_device *d)
            memset((void *)d->record, 0, sizeof *d->record);
 }
 
+/* What the context takes: the difference it made, where the driver can tell without one; else all that is not free, of
+ * which other processes may have a part. */
+static uint64_t context_bytes(const char *bus, bool known, uint64_t before)
+{
+    uint64_t after = 0;
+    size_t available = 0, total = 0;
+    if (known && kiln_cuda_nvml_free(bus, &after))
+        return before > after ? before - after : 0;
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess)
+        cudaGetLastError();
+    return total - available;
+}
+
 static void *cuda_open(int index)
 {
     kiln_cuda_device *d = kiln_alloc_zero(1, sizeof *d);
     if (!d)
         return NULL;
+    uint64_t before = 0;
+    char bus[32];
+    bool known = kiln_cuda_bus(index, bus, sizeof bus) && kiln_cuda_nvml_free(bus, &before);
     d->index = index;
     pthread_mutex_init(&d->lock, NULL);
-    if (set_up(d))
+    if (set_up(d) && kiln_cuda_memory_open(d, context_bytes(bus, known, before)))
         return d;
     cuda_close(d);
     return NULL;
 }
 
-/* ---- Memory and copies ---- */
+/* ---- Copies and waiting ---- */
 
-static kiln_address cuda_allocate(void *dev, size_t bytes)
+/* With the lock: a copy that met another thread's capture would become a part of its graph. */
+static bool copy(kiln_cuda_device *d, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                 const char *failed)
 {
-    kiln_cuda_device *d = dev;
-    void *p = NULL;
-    if (!kiln_cuda_enter(d))
-        return 0;
-    if (cudaMalloc(&p, bytes) != cudaSuccess) {
-        cudaGetLastError(); /* the pool above says it */
-        return 0;
-    }
-    return (kiln_address)(uintptr_t)p;
-}
-
-static void cuda_release(void *dev, kiln_address address, size_t bytes)
-{
-    (void)bytes;
-    if (kiln_cuda_enter(dev))
-        cudaFree((void *)(uintptr_t)address);
+    pthread_mutex_lock(&d->lock);
+    bool ok = kiln_cuda_ok(d, cudaMemcpyAsync(to, from, bytes, kind, d->stream), failed);
+    pthread_mutex_unlock(&d->lock);
+    return ok;
 }
 
 /* From pageable memory this returns when the bytes have been taken. */
 static bool cuda_copy_in(void *dev, kiln_address to, const void *from, size_t bytes)
 {
-    kiln_cuda_device *d = dev;
-    return kiln_cuda_enter(d) &&
-           kiln_cuda_ok(d, cudaMemcpyAsync((void *)(uintptr_t)to, from, bytes, cudaMemcpyHostToDevice, d->stream),
-                        "copying to it failed");
+    return kiln_cuda_enter(dev) &&
+           copy(dev, (void *)(uintptr_t)to, from, bytes, cudaMemcpyHostToDevice, "copying to it failed");
 }
 
 static bool cuda_wait(void *dev)
 {
     kiln_cuda_device *d = dev;
-    return kiln_cuda_enter(d) && kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed") &&
-           kiln_cuda_settle(d);
+    return kiln_cuda_enter(d) && kiln_cuda_idle(d) && kiln_cuda_settle(d) && kiln_cuda_memory_check(d);
 }
 
 static bool cuda_copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 {
-    kiln_cuda_device *d = dev;
-    return kiln_cuda_enter(d) &&
-           kiln_cuda_ok(d, cudaMemcpyAsync(to, (const void *)(uintptr_t)from, bytes, cudaMemcpyDeviceToHost, d->stream),
-                        "copying from it failed") &&
-           cuda_wait(d);
+    return kiln_cuda_enter(dev) &&
+           copy(dev, to, (const void *)(uintptr_t)from, bytes, cudaMemcpyDeviceToHost, "copying from it failed") &&
+           cuda_wait(dev);
 }
 
-static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
-                                        .kind = "cuda",
-                                        .runs_on = true,
-                                        .roomy = 32 << 20, /* what the second-level cache holds, and not much memory */
-                                        .count = kiln_cuda_count,
-                                        .describe = kiln_cuda_describe,
-                                        .open = cuda_open,
-                                        .close = cuda_close,
-                                        .allocate = cuda_allocate,
-                                        .release = cuda_release,
-                                        .copy_in = cuda_copy_in,
-                                        .copy_out = cuda_copy_out,
-                                        .supports = kiln_cuda_supports,
-                                        .workspace = kiln_cuda_workspace,
-                                        .lower = kiln_cuda_lower,
-                                        .dispose = kiln_cuda_dispose,
-                                        .run = kiln_cuda_run,
-                                        .wait = cuda_wait,
-                                        .usable = kiln_cuda_usable,
-                                        .libraries = kiln_cuda_libraries};
+static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
+                                  .kind = "cuda",
+                                  .runs_on = true,
+                                  .roomy = 32 << 20, /* what the second-level cache holds, and not much memory */
+                                  .count = kiln_cuda_count,
+                                  .describe = kiln_cuda_describe,
+                                  .open = cuda_open,
+                                  .close = cuda_close,
+                                  .allocate = kiln_cuda_allocate,
+                                  .release = kiln_cuda_release,
+                                  .trim = kiln_cuda_trim,
+                                  .arena = kiln_cuda_arena,
+                                  .overhead = kiln_cuda_overhead,
+                                  .pinned = kiln_cuda_pinned,
+                                  .unpin = kiln_cuda_unpin,
+                                  .copy_in = cuda_copy_in,
+                                  .copy_out = cuda_copy_out,
+                                  .supports = kiln_cuda_supports,
+                                  .workspace = kiln_cuda_workspace,
+                                  .lower = kiln_cuda_lower,
+                                  .dispose = kiln_cuda_dispose,
+                                  .run = kiln_cuda_run,
+                                  .wait = cuda_wait,
+                                  .usable = kiln_cuda_usable,
+                                  .libraries = kiln_cuda_libraries};
 
 KILN_PLUGIN_API const kiln_device_table *kiln_device_plugin(void);
 const kiln_device_table *kiln_device_plugin(void)
 {
+    table.apart = kiln_cuda_guards_wanted().on;
     return &table;
 }

@@ -34,6 +34,13 @@ static bool find_device(int index, CUdevice *device)
            kiln_fail(KILN_E_DEVICE, "device", "the driver does not find cuda:%d (error %d)", index, (int)e);
 }
 
+bool kiln_cuda_bus(int index, char *bus, int size)
+{
+    const kiln_cuda_driver *d = kiln_cuda_driver_get();
+    CUdevice device;
+    return index < d->count && d->get(&device, index) == CUDA_SUCCESS && d->bus(bus, size, device) == CUDA_SUCCESS;
+}
+
 bool kiln_cuda_usable(int index, char *why, size_t size)
 {
     CUdevice device;

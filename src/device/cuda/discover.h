@@ -10,4 +10,7 @@ bool kiln_cuda_describe(int index, kiln_device_info *info);
 bool kiln_cuda_usable(int index, char *why, size_t size);
 int kiln_cuda_libraries(kiln_device_library *list, int room);
 
+/* Where the device sits ("0000:17:00.0"); false, without an error, where the driver does not say. */
+bool kiln_cuda_bus(int index, char *bus, int size);
+
 #endif

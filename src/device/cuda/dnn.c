@@ -10,6 +10,7 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "device/cuda/library.h"
+#include "device/cuda/memory.h"
 
 #define TEXT_(x)  #x
 #define TEXT(x)   TEXT_(x)
@@ -148,8 +149,11 @@ static struct kiln_cuda_dnn *open_dnn(const kiln_cuda_device *d, const char *ope
 static struct kiln_cuda_dnn *dnn_of(kiln_cuda_device *d, const char *operation)
 {
     pthread_mutex_lock(&opening);
-    if (!d->dnn)
+    if (!d->dnn) {
+        uint64_t memory = kiln_cuda_watch(d);
         d->dnn = open_dnn(d, operation);
+        kiln_cuda_watched(d, memory);
+    }
     struct kiln_cuda_dnn *n = d->dnn;
     pthread_mutex_unlock(&opening);
     return n;

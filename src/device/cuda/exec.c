@@ -6,6 +6,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/codegen.h"
+#include "device/cuda/memory.h"
 
 /* ---- Parts ---- */
 
@@ -68,8 +69,9 @@ void kiln_cuda_dispose(void *dev, void *p)
     kiln_cuda_device *d = dev;
     kiln_cuda_exec *e = p;
     if (cudaSetDevice(d->index) == cudaSuccess) {
-        cudaStreamSynchronize(d->stream); /* a graph must not go while it runs */
+        uint64_t memory = kiln_cuda_watch(d);
         pthread_mutex_lock(&d->lock);
+        cudaStreamSynchronize(d->stream); /* a graph must not go while it runs */
         for (int64_t i = 0; i < d->nflights; i++)
             if (d->flights[i].plan == e->plan)
                 d->flights[i].plan = NULL;
@@ -77,6 +79,7 @@ void kiln_cuda_dispose(void *dev, void *p)
         for (int i = 0; i < KILN_CUDA_GRAPHS; i++)
             kiln_cuda_graph_free(&e->graphs[i]);
         cudaFree(e->scalars);
+        kiln_cuda_watched(d, memory);
     }
     for (int64_t i = 0; i < e->nparts; i++)
         kiln_cuda_chain_free(e->parts[i].chain);

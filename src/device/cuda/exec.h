@@ -1,4 +1,5 @@
-/* Plans on CUDA: what their kernels are launched with (call.c), graphs of them (graph.c), lowering and running (exec.c). */
+/* Plans on CUDA: what their kernels are launched with (call.c), graphs of them (graph.c), lowering and running
+ * (exec.c). */
 #ifndef KILN_CUDA_EXEC_H
 #define KILN_CUDA_EXEC_H
 

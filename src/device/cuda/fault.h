@@ -1,5 +1,5 @@
-/* How kernels tell the host of a bad index. Read by C, by CUDA sources and by generated kernels, which bring the integer
- * types along. */
+/* How kernels tell the host of a bad index. Read by C, by CUDA sources and by generated kernels, which bring the
+ * integer types along. */
 #ifndef KILN_CUDA_FAULT_H
 #define KILN_CUDA_FAULT_H
 

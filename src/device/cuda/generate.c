@@ -199,11 +199,12 @@ static void say_kernel(kiln_cuda_writer *w, const kiln_cuda_lowered *g, kiln_cud
 {
     const kiln_cuda_program *p = &g->k.p;
     const kiln_cuda_reduction *r = &p->r;
-    kiln_cuda_say(w,
-                  "extern \"C\" __global__ void __launch_bounds__(%d) kiln_generated(const __grid_constant__ parameters "
-                  "k)\n{\n    extern __shared__ uint64_t scratch[];\n    if (k.stop && *k.stop)\n        return;\n"
-                  "    const program0 m = ",
-                  p->shape == KILN_CUDA_MAP ? KILN_CUDA_MAP_THREADS : r->threads);
+    kiln_cuda_say(
+        w,
+        "extern \"C\" __global__ void __launch_bounds__(%d) kiln_generated(const __grid_constant__ parameters "
+        "k)\n{\n    extern __shared__ uint64_t scratch[];\n    if (k.stop && *k.stop)\n        return;\n"
+        "    const program0 m = ",
+        p->shape == KILN_CUDA_MAP ? KILN_CUDA_MAP_THREADS : r->threads);
     kiln_cuda_say_members(w, g, name);
     kiln_cuda_say(w, ";\n");
     if (p->shape == KILN_CUDA_MAP)

@@ -5,6 +5,7 @@
 #include "core/fail.h"
 #include "device/cuda/codegen.h"
 #include "device/cuda/exec.h"
+#include "device/cuda/memory.h"
 
 /* ---- Capturing ---- */
 
@@ -68,12 +69,11 @@ static bool note_ends(capture *c, int64_t part)
 bool kiln_cuda_chain_kernel(kiln_cuda_device *d, const kiln_cuda_chain *chain, const void **kernel)
 {
     return kiln_cuda_codegen_find(d, chain->text, kernel) &&
-           (!*kernel ||
-            kiln_cuda_ok(d,
-                         cudaKernelSetAttributeForDevice((cudaKernel_t)(uintptr_t)*kernel,
-                                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                         (int)chain->shared, d->index),
-                         "shared memory is too small for a chain"));
+           (!*kernel || kiln_cuda_ok(d,
+                                     cudaKernelSetAttributeForDevice((cudaKernel_t)(uintptr_t)*kernel,
+                                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                                     (int)chain->shared, d->index),
+                                     "shared memory is too small for a chain"));
 }
 
 /* The chain, or, as long as its kernel is not there, one kernel after the other. */
@@ -204,6 +204,15 @@ static kiln_cuda_graph *make_graph(kiln_cuda_device *d, kiln_cuda_exec *e, const
     return NULL;
 }
 
+/* Graphs lie in the device's memory, and making one may load kernels. */
+static kiln_cuda_graph *make_counted_graph(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
+{
+    uint64_t memory = kiln_cuda_watch(d);
+    kiln_cuda_graph *g = make_graph(d, e, b);
+    kiln_cuda_watched(d, memory);
+    return g;
+}
+
 /* A graph that was captured before the last generated kernels were ready is made anew. */
 static kiln_cuda_graph *find_graph(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
 {
@@ -218,7 +227,7 @@ static kiln_cuda_graph *find_graph(kiln_cuda_device *d, kiln_cuda_exec *e, const
         g->used = 0;
         break;
     }
-    return make_graph(d, e, b);
+    return make_counted_graph(d, e, b);
 }
 
 bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run)

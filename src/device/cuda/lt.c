@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/library.h"
+#include "device/cuda/memory.h"
 
 #define TEXT_(x)  #x
 #define TEXT(x)   TEXT_(x)
@@ -91,8 +92,11 @@ static struct kiln_cuda_lt *open_lt(const kiln_cuda_device *d)
 static struct kiln_cuda_lt *lt_of(kiln_cuda_device *d)
 {
     pthread_mutex_lock(&opening);
-    if (!d->lt)
+    if (!d->lt) {
+        uint64_t memory = kiln_cuda_watch(d);
         d->lt = open_lt(d);
+        kiln_cuda_watched(d, memory);
+    }
     struct kiln_cuda_lt *lt = d->lt;
     pthread_mutex_unlock(&opening);
     return lt;

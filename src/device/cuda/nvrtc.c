@@ -37,20 +37,13 @@ EMBED(kiln_cuda_text_math, "ops/pointwise_math.h");
 static const struct {
     const char *name, *text;
 } headers[] = {
-    {"device/cuda/fold.cuh", kiln_cuda_text_fold},
-    {"device/cuda/words.cuh", kiln_cuda_text_words},
-    {"device/cuda/pointwise.cuh", kiln_cuda_text_pointwise},
-    {"device/cuda/reduction.h", kiln_cuda_text_reduction},
-    {"device/cuda/walk.cuh", kiln_cuda_text_walk},
-    {"device/cuda/walk.h", kiln_cuda_text_walk_h},
-    {"device/cuda/fault.h", kiln_cuda_text_fault},
-    {"device/cuda/report.cuh", kiln_cuda_text_report},
-    {"device/cuda/reduce.cuh", kiln_cuda_text_reduce},
-    {"device/cuda/softmax.cuh", kiln_cuda_text_softmax},
-    {"device/cuda/picks.cuh", kiln_cuda_text_picks},
-    {"device/cuda/tile.cuh", kiln_cuda_text_tile},
-    {"device/cuda/tile.h", kiln_cuda_text_tile_h},
-    {"device/cuda/async.cuh", kiln_cuda_text_async},
+    {"device/cuda/fold.cuh", kiln_cuda_text_fold},           {"device/cuda/words.cuh", kiln_cuda_text_words},
+    {"device/cuda/pointwise.cuh", kiln_cuda_text_pointwise}, {"device/cuda/reduction.h", kiln_cuda_text_reduction},
+    {"device/cuda/walk.cuh", kiln_cuda_text_walk},           {"device/cuda/walk.h", kiln_cuda_text_walk_h},
+    {"device/cuda/fault.h", kiln_cuda_text_fault},           {"device/cuda/report.cuh", kiln_cuda_text_report},
+    {"device/cuda/reduce.cuh", kiln_cuda_text_reduce},       {"device/cuda/softmax.cuh", kiln_cuda_text_softmax},
+    {"device/cuda/picks.cuh", kiln_cuda_text_picks},         {"device/cuda/tile.cuh", kiln_cuda_text_tile},
+    {"device/cuda/tile.h", kiln_cuda_text_tile_h},           {"device/cuda/async.cuh", kiln_cuda_text_async},
     {"ops/pointwise_math.h", kiln_cuda_text_math},
 };
 enum { HEADERS = sizeof headers / sizeof *headers };

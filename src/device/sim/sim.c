@@ -3,11 +3,14 @@
  * chosen size, and faults on demand. What is right here needs no more than the device table, and has a chance on a real
  * GPU.
  *
- * KILN_SIM_DEVICES sets how many there are (2), KILN_SIM_MEMORY their bytes (1 GiB). */
+ * KILN_SIM_DEVICES sets how many there are (2), KILN_SIM_MEMORY their bytes (1 GiB); with KILN_SIM_APART=1 the buffers
+ * of a plan share no room. */
+#define _GNU_SOURCE
 #include "device/sim/sim.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "core/alloc.h"
 #include "core/fail.h"
@@ -15,6 +18,8 @@
 
 /* Added to host addresses: no x86-64 or arm64 program can dereference the sum. */
 #define ELSEWHERE ((kiln_address)1 << 62)
+
+#define ARENA_RANGE ((size_t)1 << 36) /* addresses set aside for an arena; memory comes as it grows */
 
 enum { MAX_DEVICES = 8 };
 
@@ -42,7 +47,9 @@ typedef struct sim {
     job *first, *last, *spare;
     job *for_blocks; /* one for each allocated block: giving it back needs no memory */
     bool busy, stop;
-    int64_t used, size, fail_alloc, lose_after, slow_copies, slow_runs;
+    char *arena;
+    size_t arena_bytes;
+    int64_t used, size, fail_alloc, lose_after, slow_copies, slow_runs, overhead;
     bool lost;
     uint64_t failures; /* runs that failed */
     uint64_t told;     /* how many of them some thread has been told of */
@@ -271,6 +278,19 @@ static void sim_close(void *dev)
     pthread_join(s->thread, NULL);
     free_jobs(&s->spare);
     free_jobs(&s->for_blocks); /* of blocks that were never given back */
+    if (s->arena)
+        munmap(s->arena, ARENA_RANGE);
+    s->arena = NULL;
+    s->arena_bytes = 0;
+}
+
+/* With the lock held: is there so much more? */
+static bool has_room(sim *s, size_t bytes)
+{
+    bool ok = (!s->lost || report(s)) && s->used + (int64_t)bytes <= s->size;
+    if (s->fail_alloc >= 0 && s->fail_alloc-- == 0)
+        ok = false;
+    return ok;
 }
 
 static kiln_address sim_allocate(void *dev, size_t bytes)
@@ -280,10 +300,7 @@ static kiln_address sim_allocate(void *dev, size_t bytes)
     if (!j)
         return 0;
     pthread_mutex_lock(&s->lock);
-    bool ok = (!s->lost || report(s)) && s->used + (int64_t)bytes <= s->size;
-    if (s->fail_alloc >= 0 && s->fail_alloc-- == 0)
-        ok = false;
-    void *p = ok ? aligned_alloc(64, (bytes + 63) & ~(size_t)63) : NULL;
+    void *p = has_room(s, bytes) ? aligned_alloc(64, (bytes + 63) & ~(size_t)63) : NULL;
     if (p) {
         s->used += (int64_t)bytes;
         j->next = s->for_blocks;
@@ -310,6 +327,58 @@ static void sim_release(void *dev, kiln_address address, size_t bytes)
     j->next = NULL;
     j->to = (void *)(uintptr_t)(address - ELSEWHERE);
     enqueue(s, j); /* behind whatever still uses it */
+}
+
+static uint64_t sim_overhead(void *dev)
+{
+    sim *s = dev;
+    pthread_mutex_lock(&s->lock);
+    uint64_t bytes = (uint64_t)s->overhead;
+    pthread_mutex_unlock(&s->lock);
+    return bytes;
+}
+
+static size_t whole_pages(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+}
+
+/* Makes the memory from `from` on, up to `to`, usable or not; pages that both sides share stay. */
+static bool set_usable(const sim *s, size_t from, size_t to, bool usable)
+{
+    char *start = s->arena + whole_pages(from);
+    size_t bytes = whole_pages(to) - whole_pages(from);
+    return mprotect(start, bytes, usable ? PROT_READ | PROT_WRITE : PROT_NONE) == 0 &&
+           (usable || madvise(start, bytes, MADV_DONTNEED) == 0);
+}
+
+static size_t sim_arena(void *dev, size_t bytes, kiln_address *address)
+{
+    sim *s = dev;
+    pthread_mutex_lock(&s->lock);
+    while (bytes < s->arena_bytes && (s->first || s->busy)) /* runs that were given before may use what goes */
+        pthread_cond_wait(&s->idle, &s->lock);
+    if (!s->arena) {
+        void *p = mmap(NULL, ARENA_RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        s->arena = p == MAP_FAILED ? NULL : p;
+    }
+    size_t had = s->arena_bytes;
+    bool grows = bytes > had, ok = s->arena && bytes <= ARENA_RANGE;
+    if (ok && grows)
+        ok = has_room(s, bytes - had) && set_usable(s, had, bytes, true);
+    else if (ok)
+        ok = set_usable(s, bytes, had, false);
+    if (ok) {
+        s->used += (int64_t)bytes - (int64_t)had;
+        s->arena_bytes = bytes;
+    }
+    if (ok && grows)
+        memset(s->arena + had, 0xa5, bytes - had); /* fresh memory holds nothing useful */
+    *address = s->arena ? (kiln_address)(uintptr_t)s->arena + ELSEWHERE : 0;
+    size_t now = s->arena_bytes;
+    pthread_mutex_unlock(&s->lock);
+    return now;
 }
 
 static bool sim_copy_in(void *dev, kiln_address to, const void *from, size_t bytes)
@@ -390,27 +459,30 @@ static bool sim_wait(void *dev)
     return drain(dev);
 }
 
-static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
-                                        .kind = "sim",
-                                        .runs_on = true,
-                                        .count = sim_count,
-                                        .describe = sim_describe,
-                                        .open = sim_open,
-                                        .close = sim_close,
-                                        .allocate = sim_allocate,
-                                        .release = sim_release,
-                                        .copy_in = sim_copy_in,
-                                        .copy_out = sim_copy_out,
-                                        .supports = kiln_cpu_supports,
-                                        .workspace = kiln_cpu_workspace,
-                                        .lower = sim_lower,
-                                        .dispose = sim_dispose,
-                                        .run = sim_run,
-                                        .wait = sim_wait};
+static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
+                                  .kind = "sim",
+                                  .runs_on = true,
+                                  .count = sim_count,
+                                  .describe = sim_describe,
+                                  .open = sim_open,
+                                  .close = sim_close,
+                                  .allocate = sim_allocate,
+                                  .release = sim_release,
+                                  .arena = sim_arena,
+                                  .overhead = sim_overhead,
+                                  .copy_in = sim_copy_in,
+                                  .copy_out = sim_copy_out,
+                                  .supports = kiln_cpu_supports,
+                                  .workspace = kiln_cpu_workspace,
+                                  .lower = sim_lower,
+                                  .dispose = sim_dispose,
+                                  .run = sim_run,
+                                  .wait = sim_wait};
 
 KILN_PLUGIN_API const kiln_device_table *kiln_device_plugin(void);
 KILN_PLUGIN_API const kiln_device_table *kiln_device_plugin(void)
 {
+    table.apart = setting("KILN_SIM_APART", 0) != 0;
     return &table;
 }
 
@@ -427,6 +499,7 @@ KILN_PLUGIN_API int64_t kiln_sim_control(int index, kiln_sim_command command, in
     case KILN_SIM_REVIVE: s->lost = false; break;
     case KILN_SIM_SLOW_COPIES: s->slow_copies = value; break;
     case KILN_SIM_SLOW_RUNS: s->slow_runs = value; break;
+    case KILN_SIM_OVERHEAD: s->overhead = value; break;
     }
     int64_t used = s->used;
     pthread_mutex_unlock(&s->lock);

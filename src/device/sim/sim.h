@@ -10,7 +10,8 @@ typedef enum kiln_sim_command {
     KILN_SIM_LOSE_AFTER,  /* after this many more jobs the device is lost; negative: never */
     KILN_SIM_REVIVE,      /* a lost device answers again */
     KILN_SIM_SLOW_COPIES, /* every copy takes this many microseconds longer */
-    KILN_SIM_SLOW_RUNS    /* every run takes this many microseconds longer */
+    KILN_SIM_SLOW_RUNS,   /* every run takes this many microseconds longer */
+    KILN_SIM_OVERHEAD     /* what the device says that it takes for itself */
 } kiln_sim_command;
 
 /* Returns the number of bytes allocated on the device. */
