@@ -21,6 +21,7 @@ typedef struct capture {
     const kiln_binding *b;
     nodes *ends; /* by part: its last nodes */
     nodes before;
+    int64_t chain; /* the part that was the last chain; -1: none yet */
 } capture;
 
 static bool add_nodes(nodes *to, const cudaGraphNode_t *from, int64_t n)
@@ -37,7 +38,8 @@ static bool add_nodes(nodes *to, const cudaGraphNode_t *from, int64_t n)
     return true;
 }
 
-/* What the part has to wait for becomes what the stream waits for. */
+/* What the part has to wait for becomes what the stream waits for. Chains wait for each other in any case: two of them,
+ * each with a part of its blocks on the device, would wait for the rest for ever. */
 static bool set_before(capture *c, const kiln_cuda_part *p)
 {
     const kiln_cuda_waits *w = &c->e->waits;
@@ -48,6 +50,8 @@ static bool set_before(capture *c, const kiln_cuda_part *p)
             if (w->of[i] < p->first && !add_nodes(&c->before, ends->at, ends->n))
                 return false;
         }
+    if (p->chain && c->chain >= 0 && !add_nodes(&c->before, c->ends[c->chain].at, c->ends[c->chain].n))
+        return false;
     if (!c->before.n && !add_nodes(&c->before, c->g->headers, c->e->nheaders))
         return false;
     return kiln_cuda_ok(c->d,
@@ -142,8 +146,10 @@ static bool capture_parts(capture *c)
                       "capturing a step did not begin"))
         return false;
     bool ok = true;
-    for (int64_t i = 0; ok && i < c->e->nparts; i++)
+    for (int64_t i = 0; ok && i < c->e->nparts; i++) {
         ok = set_before(c, &c->e->parts[i]) && capture_part(c, &c->e->parts[i]) && note_ends(c, i);
+        c->chain = c->e->parts[i].chain ? i : c->chain;
+    }
     cudaGraph_t captured = NULL;
     cudaError_t ended = cudaStreamEndCapture(stream, &captured);
     return ok && kiln_cuda_ok(c->d, ended, "capturing a step failed");
@@ -151,7 +157,7 @@ static bool capture_parts(capture *c)
 
 static bool capture_graph(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_graph *g, const kiln_binding *b)
 {
-    capture c = {.d = d, .e = e, .g = g, .b = b};
+    capture c = {.d = d, .e = e, .g = g, .b = b, .chain = -1};
     c.ends = kiln_alloc_zero((size_t)e->nparts + 1, sizeof *c.ends);
     bool ok = c.ends && kiln_cuda_ok(d, cudaGraphCreate(&g->graph, 0), "no graph") && add_headers(&c) &&
               capture_parts(&c) && kiln_cuda_ok(d, cudaGraphInstantiate(&g->exec, g->graph, 0), "a step has no graph");
