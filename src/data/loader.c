@@ -4,17 +4,24 @@
  * block becomes the storage of a tensor, and the slot gets another from the pool, as a rule the one that the batch
  * before has just given back. Nothing is copied, and what still needs an earlier batch (recorded operations that did
  * not run yet, a view that was kept) holds its storage as it holds any other. For other devices slots are plain host
- * memory, and a batch is copied into a new tensor, in order with what the device still runs. */
+ * memory, and a batch is copied into a new tensor, in order with what the device still runs.
+ *
+ * Where the whole data set lies on the device (resident.c) there is no ring: a batch is a tensor by recipe, which the
+ * step that uses it makes. */
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "data/resident.h"
 #include "data/ring.h"
 #include "tensor/memory.h"
 
 enum { MOST_PREFETCH = 4096 };
+static const double USUAL_SHARE = 0.25; /* of a device's memory, for a data set */
 
 struct kiln_loader {
     kiln_ring ring;
     kiln_device device;
+    const kiln_resident *resident;   /* not NULL: where batches are taken from, without slots and workers */
+    int64_t first;                   /* the set's first sample there */
     kiln_block *x_blocks, *y_blocks; /* on the CPU: where slots lie */
     kiln_tensor *x, *y;              /* of the batch that was handed out last */
     int64_t epoch, index;            /* the next batch */
@@ -41,6 +48,9 @@ static bool check_options(const kiln_dataset *d, kiln_loader_options *o)
     if (o->prefetch < 0 || o->prefetch > MOST_PREFETCH)
         return kiln_fail(KILN_E_ARGUMENT, "loader_new", "0 to %d batches can be prepared ahead, not %d", MOST_PREFETCH,
                          o->prefetch);
+    if (!(o->resident <= 1))
+        return kiln_fail(KILN_E_ARGUMENT, "loader_new", "resident is a share of the device's memory, 1 at most, not %g",
+                         o->resident);
     size_t most = d->x_bytes > d->y_bytes ? d->x_bytes : d->y_bytes, bytes;
     if (__builtin_mul_overflow(most, (size_t)o->batch, &bytes) || bytes > INT64_MAX / 16)
         return kiln_fail(KILN_E_MEMORY, "loader_new", "a batch of %lld samples of %zu bytes does not fit into memory",
@@ -103,7 +113,9 @@ kiln_loader *kiln_loader_new_(kiln_dataset *d, kiln_loader_options o)
     r->workers = o.workers;
     r->nslots = !o.workers ? 1 : o.prefetch ? o.prefetch : 4 * (int64_t)o.workers;
     r->nslots = r->nslots > r->batches ? r->batches : r->nslots;
-    if (make_slots(l))
+    if (o.device != KILN_CPU && o.resident >= 0)
+        l->resident = kiln_resident_of(d, o.device, o.resident > 0 ? o.resident : USUAL_SHARE, &l->first);
+    if (l->resident || make_slots(l))
         return l;
     kiln_loader_free(l);
     return NULL;
@@ -176,29 +188,55 @@ static bool hand_out(kiln_loader *l, kiln_slot *slot, int64_t size)
     return l->x && (l->y || !slot->y);
 }
 
+/* The batch as tensors that are made where they are used. The old ones become the new ones where they can. */
+static bool take_resident(kiln_loader *l, int64_t size)
+{
+    const kiln_ring *r = &l->ring;
+    const kiln_data_info *info = &r->data->info;
+    kiln_pick pick = {.first = l->first,
+                      .count = info->count,
+                      .shuffle = r->shuffle,
+                      .seed = r->seed,
+                      .epoch = l->epoch,
+                      .position = l->index * r->batch,
+                      .size = size};
+    l->x = kiln_resident_batch(&l->resident->x, &info->x, &pick, l->x);
+    if (l->resident->y.data)
+        l->y = kiln_resident_batch(&l->resident->y, &info->y, &pick, l->y);
+    return l->x && (l->y || !l->resident->y.data);
+}
+
+/* The batch out of the ring. After an error the same one is tried again. */
+static bool take_prepared(kiln_loader *l, int64_t size)
+{
+    release_batch(l);
+    if (l->jumped)
+        kiln_ring_restart(&l->ring, l->epoch, l->index);
+    kiln_slot *slot = kiln_ring_take(&l->ring, l->index);
+    l->jumped = !slot || !hand_out(l, slot, size);
+    if (!l->jumped)
+        kiln_ring_give(&l->ring, slot);
+    return !l->jumped;
+}
+
 bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
 {
     if (b)
         *b = (kiln_batch){0};
     if (!l || !b)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "loader_next", "the %s is NULL", l ? "batch" : "loader") : NULL;
-    release_batch(l);
     if (l->index >= l->ring.batches) {
+        release_batch(l);
         l->epoch++;
         l->index = 0;
         l->jumped = true;
         return false;
     }
-    if (l->jumped)
-        kiln_ring_restart(&l->ring, l->epoch, l->index);
-    kiln_slot *slot = kiln_ring_take(&l->ring, l->index);
     int64_t size = kiln_ring_batch_size(&l->ring, l->index);
-    l->jumped = !slot || !hand_out(l, slot, size); /* after an error the same batch is tried again */
-    if (l->jumped) {
+    if (!(l->resident ? take_resident(l, size) : take_prepared(l, size))) {
         release_batch(l);
         return false;
     }
-    kiln_ring_give(&l->ring, slot);
     *b = (kiln_batch){.x = l->x, .y = l->y, .size = size, .epoch = l->epoch, .index = l->index};
     l->index++;
     return true;

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "data/dataset.h"
-#include "data/order.h"
+#include "core/order.h"
 
 enum { KILN_RING_WORKERS = 256 };
 
