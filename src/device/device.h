@@ -27,6 +27,12 @@ typedef struct kiln_device_table {
     kiln_address (*allocate)(void *dev, size_t bytes);
     void (*release)(void *dev, kiln_address address, size_t bytes);
 
+    /* Host memory that the device reads and writes directly, of the size asked for and no more (whole pages of it), for
+     * the staging of batches; NULL when there is no more, with no error raised: any host memory does instead.
+     * (optional: NULL, both or none) */
+    void *(*pinned)(void *dev, size_t bytes);
+    void (*unpin)(void *dev, void *memory);
+
     /* Copies are ordered with runs: a copy sees all runs given before it. The host memory may be reused on return. */
     bool (*copy_in)(void *dev, kiln_address to, const void *from, size_t bytes);
     bool (*copy_out)(void *dev, void *to, kiln_address from, size_t bytes);

@@ -8,6 +8,7 @@
 #include "device/cuda/dnn.h"
 #include "device/cuda/exec.h"
 #include "device/cuda/lt.h"
+#include "device/cuda/pinned.h"
 
 bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what)
 {
@@ -132,6 +133,8 @@ static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .close = cuda_close,
                                         .allocate = cuda_allocate,
                                         .release = cuda_release,
+                                        .pinned = kiln_cuda_pinned,
+                                        .unpin = kiln_cuda_unpin,
                                         .copy_in = cuda_copy_in,
                                         .copy_out = cuda_copy_out,
                                         .supports = kiln_cuda_supports,
