@@ -422,8 +422,8 @@ static void test_steady_memory(void **state)
 {
     (void)state;
     kiln_dataset *d = kiln_data_digits(.count = 512);
-    for (int workers = 0; workers <= 2; workers++) {
-        kiln_loader *l = LOADER(d, .batch = 16, .shuffle = true, .workers = workers);
+    for (int round = 0; round < 6; round++) {
+        kiln_loader *l = LOADER(d, .batch = 16, .shuffle = true, .workers = round / 2, .resident = round % 2 ? -1 : 0);
         kiln_batch b;
         kiln_memory_stats before, after;
         for (int i = 0; i < 6; i++)

@@ -28,9 +28,10 @@ typedef struct kiln_cuda_device {
     kiln_cuda_flight *flights; /* oldest first */
     int64_t nflights, flights_capacity;
     bool lost;
-    struct kiln_cuda_lt *lt;       /* cuBLASLt, opened by matmul.c on first use */
-    struct kiln_cuda_dnn *dnn;     /* cuDNN, opened by conv.c on first use */
-    struct kiln_cuda_codegen *gen; /* compiled groups, opened by group.c on first use */
+    struct kiln_cuda_lt *lt;           /* cuBLASLt, opened by matmul.c on first use */
+    struct kiln_cuda_dnn *dnn;         /* cuDNN, opened by conv.c on first use */
+    struct kiln_cuda_codegen *gen;     /* compiled groups, opened by group.c on first use */
+    struct kiln_cuda_staging *staging; /* copies beside the runs, opened by staging.c on first use */
 } kiln_cuda_device;
 
 /* True when a call of the runtime went well; otherwise raises an error that names `what`. */
