@@ -23,6 +23,7 @@ typedef struct kiln_data_info {
     kiln_field x, y; /* y.dtype is KILN_DTYPES where samples have no target */
     int64_t classes; /* how many different labels y can have; 0: no labels */
     bool text;       /* x and y are bytes of a text, y one further than x */
+    bool repeatable; /* a sample is the same each time it is read, so a loader may read it once and keep it */
 } kiln_data_info;
 KILN_API kiln_data_info kiln_data_describe(const kiln_dataset *d); /* count 0 and name "" for NULL */
 KILN_API int64_t kiln_data_count(const kiln_dataset *d);
@@ -34,7 +35,8 @@ KILN_API kiln_dataset *kiln_data_tensors(kiln_tensor *x, kiln_tensor *y);
 
 /* Samples made on demand: `read` fills x (and y, if the item has one) of sample `index`, row-major; it is called from
  * several threads at once. False when it cannot; the error then names the sample. Integer y are checked against
- * info.classes, unless that is 0. `context` must outlive the set. */
+ * info.classes, unless that is 0. Set info.repeatable where a sample depends on its index alone. `context` must outlive
+ * the set. */
 typedef bool (*kiln_read_fn)(void *context, int64_t index, void *x, void *y);
 KILN_API kiln_dataset *kiln_data_generator(kiln_data_info info, kiln_read_fn read, void *context);
 
@@ -72,7 +74,12 @@ KILN_API kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t c
 /* ---- The loader ----
  * The order of samples is a function of (seed, epoch, position) alone, the same for any number of workers. A loader is
  * used by one thread at a time. Workers begin with the first call of kiln_loader_next and prepare nothing beyond the
- * epoch; where the system gives no threads the calling thread does their work. */
+ * epoch; where the system gives no threads the calling thread does their work.
+ *
+ * On a device other than the CPU a data set that fits is put there whole, as it is stored, when its first loader is
+ * made; it stays until kiln_data_free. Batches are then gathered and converted there, as part of the step that uses
+ * them, with the same bits: nothing is copied and nobody waited for. It must lie in memory (tensors, IDX, text) or be
+ * repeatable (digits, generators that say so). */
 typedef struct kiln_loader kiln_loader;
 typedef struct kiln_loader_options {
     int64_t batch; /* 32, or all where there are fewer. More than the data set has is an error */
@@ -82,6 +89,8 @@ typedef struct kiln_loader_options {
     int prefetch;       /* batches ready at most; 0: 4 a worker */
     bool drop_last;     /* leave out a last batch that is not full */
     kiln_device device; /* where batches end up */
+    double resident; /* the share of the device's memory that the data set may take there. 0: a quarter; below 0: none,
+                        batches are copied one by one. A set that would need more is noticed (kiln_next_notice) */
 } kiln_loader_options;
 #define kiln_loader_new(dataset, ...) kiln_loader_new_(dataset, (kiln_loader_options){__VA_ARGS__})
 KILN_API kiln_loader *kiln_loader_new_(kiln_dataset *d, kiln_loader_options options);

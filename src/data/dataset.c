@@ -4,6 +4,7 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "data/resident.h"
 #include "ops/op.h"
 
 kiln_field kiln_field_make(kiln_dtype dtype, int ndim, const int64_t *shape)
@@ -54,6 +55,8 @@ bool kiln_dataset_init(kiln_dataset *d, const kiln_dataset_kind *kind, const kil
 {
     d->kind = kind;
     d->info = *info;
+    d->info.repeatable |= kind->stored != NULL;
+    d->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     d->info.name[sizeof d->info.name - 1] = '\0';
     if (info->count < 1)
         return kiln_fail(KILN_E_ARGUMENT, operation, "a data set needs at least one sample, not %lld",
@@ -81,7 +84,11 @@ int64_t kiln_data_count(const kiln_dataset *d)
 
 void kiln_data_free(kiln_dataset *d)
 {
-    if (d && d->kind->free)
+    if (!d)
+        return;
+    kiln_resident_free(d->resident);
+    pthread_mutex_destroy(&d->lock);
+    if (d->kind->free)
         d->kind->free(d);
     kiln_free(d);
 }
@@ -158,7 +165,7 @@ kiln_dataset *kiln_data_generator(kiln_data_info info, kiln_read_fn read, void *
 
 typedef struct range {
     kiln_dataset base;
-    const kiln_dataset *of;
+    kiln_dataset *of;
     int64_t first;
 } range;
 
@@ -168,9 +175,26 @@ static bool read_of_range(const kiln_dataset *d, int64_t index, void *x, void *y
     return r->of->kind->read(r->of, r->first + index, x, y);
 }
 
+static bool range_stored(const kiln_dataset *d, kiln_stored *s)
+{
+    const range *r = (const range *)d;
+    if (!r->of->kind->stored || !r->of->kind->stored(r->of, s))
+        return false;
+    s->x.start += r->first * s->x.distance;
+    s->y.start += r->first * s->y.distance;
+    return true;
+}
+
+static kiln_dataset *whole_of_range(const kiln_dataset *d, int64_t *first)
+{
+    const range *r = (const range *)d;
+    *first = r->first;
+    return r->of;
+}
+
 kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t count)
 {
-    static const kiln_dataset_kind kind = {.read = read_of_range};
+    static const kiln_dataset_kind kind = {.read = read_of_range, .stored = range_stored, .whole = whole_of_range};
     if (!d)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "data_range", "the data set is NULL") : NULL;
     if (first < 0 || count < 1 || first > d->info.count || count > d->info.count - first)
@@ -180,8 +204,10 @@ kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t count)
     range *r = kiln_alloc_zero(1, sizeof *r);
     if (!r)
         return NULL;
-    *r = (range){.base = *d, .of = d, .first = first};
-    r->base.kind = &kind;
-    r->base.info.count = count;
+    kiln_data_info info = d->info;
+    info.count = count;
+    *r = (range){.of = d, .first = first};
+    kiln_dataset_init(&r->base, &kind, &info, "data_range"); /* a description that was checked before */
+    r->base.info.repeatable = d->info.repeatable;
     return &r->base;
 }

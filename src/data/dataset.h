@@ -2,12 +2,29 @@
 #ifndef KILN_DATA_DATASET_H
 #define KILN_DATA_DATASET_H
 
+#include <pthread.h>
 #include "kiln/data.h"
+
+/* One side of all samples as it lies in host memory: element e of sample i is element start + i · distance + e. */
+typedef struct kiln_stored_side {
+    const void *data; /* NULL: there are no targets */
+    kiln_dtype dtype; /* that of a sample, or u8 and i32 for i64 */
+    int64_t start, distance;
+    const float *table; /* not NULL: u8 stands for f32, the number at that place of 256 */
+} kiln_stored_side;
+
+typedef struct kiln_stored {
+    kiln_stored_side x, y;
+} kiln_stored;
 
 /* Functions of one kind of data set. `read` is called from several threads at once. */
 typedef struct kiln_dataset_kind {
     /* Fills x (and y, where there are targets) of sample `index`, which is in range. False with an error. */
     bool (*read)(const kiln_dataset *d, int64_t index, void *x, void *y);
+    /* How samples lie in memory, to be copied to a device as they are; false where they do not. (optional) */
+    bool (*stored)(const kiln_dataset *d, kiln_stored *s);
+    /* The set that this one is a range of, and the number there of its first sample. (optional) */
+    kiln_dataset *(*whole)(const kiln_dataset *d, int64_t *first);
     void (*free)(kiln_dataset *d); /* what the kind itself has allocated, but not *d; (optional) */
 } kiln_dataset_kind;
 
@@ -16,6 +33,10 @@ struct kiln_dataset {
     kiln_data_info info;
     const kiln_dataset_kind *kind;
     size_t x_bytes, y_bytes; /* of one sample; y_bytes 0: no targets */
+
+    pthread_mutex_t lock;           /* of what follows */
+    struct kiln_resident *resident; /* copies of all samples on devices: resident.h */
+    bool told;                      /* that they do not fit there */
 };
 
 /* Checks the description and fills in the sizes. False with an error of `operation`. */

@@ -31,7 +31,8 @@ kiln_dataset *kiln_data_digits_(kiln_digits_options options)
                            .count = count,
                            .x = kiln_field_make(KILN_F32, 3, (int64_t[]){1, KILN_DIGIT_SIDE, KILN_DIGIT_SIDE}),
                            .y = kiln_field_make(KILN_I64, 0, NULL),
-                           .classes = 10};
+                           .classes = 10,
+                           .repeatable = true};
     if (options.test)
         snprintf(info.name, sizeof info.name, "digits (test)");
     d->first = options.test ? FIRST_TEST : 0;

@@ -21,6 +21,7 @@ typedef struct idx {
     kiln_dataset base;
     uint8_t *images, *labels;
     float scale, shift;
+    float table[256]; /* what each byte becomes */
 } idx;
 
 /* ---- Reading a file ---- */
@@ -192,6 +193,15 @@ static bool read_sample(const kiln_dataset *d, int64_t index, void *x, void *y)
     return true;
 }
 
+static bool stored_bytes(const kiln_dataset *d, kiln_stored *s)
+{
+    const idx *set = (const idx *)d;
+    int64_t pixels = (int64_t)(d->x_bytes / sizeof(float));
+    s->x = (kiln_stored_side){.data = set->images, .dtype = KILN_U8, .distance = pixels, .table = set->table};
+    s->y = (kiln_stored_side){.data = set->labels, .dtype = KILN_U8, .distance = 1};
+    return true;
+}
+
 static void free_bytes(kiln_dataset *d)
 {
     idx *set = (idx *)d;
@@ -208,12 +218,14 @@ static bool set_scale(idx *set, kiln_idx_options o)
                          o.std);
     set->scale = (float)(1 / (255 * o.std));
     set->shift = (float)(-o.mean / o.std);
+    for (int i = 0; i < 256; i++)
+        normalise(&(uint8_t){(uint8_t)i}, &set->table[i], 1, set->scale, set->shift);
     return true;
 }
 
 static bool open_files(idx *set, const char *images, const char *labels)
 {
-    static const kiln_dataset_kind kind = {.read = read_sample, .free = free_bytes};
+    static const kiln_dataset_kind kind = {.read = read_sample, .stored = stored_bytes, .free = free_bytes};
     idx_file x = {0}, y = {0};
     bool ok = read_idx(images, 3, &x) && (!labels || read_idx(labels, 1, &y));
     set->images = x.bytes;

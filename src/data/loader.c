@@ -3,19 +3,27 @@
  * On the CPU a batch is prepared where it will be used: slots of the ring lie in blocks of the device's memory, a full
  * block becomes the storage of a tensor, and the slot gets another from the pool, as a rule the one that the batch
  * before has just given back. Nothing is copied, and what still needs an earlier batch (recorded operations that did
- * not run yet, a view that was kept) holds its storage as it holds any other. For other devices slots are plain host
- * memory, and a batch is copied into a new tensor, in order with what the device still runs. */
+ * not run yet, a view that was kept) holds its storage as it holds any other. To other devices batches are copied
+ * beside the steps (feed.c).
+ *
+ * Where the whole data set lies on the device (resident.c) there is no ring: a batch is a tensor by recipe, which the
+ * step that uses it makes. */
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "data/feed.h"
+#include "data/resident.h"
 #include "data/ring.h"
-#include "tensor/memory.h"
 
 enum { MOST_PREFETCH = 4096 };
+static const double USUAL_SHARE = 0.25; /* of a device's memory, for a data set */
 
 struct kiln_loader {
     kiln_ring ring;
     kiln_device device;
+    const kiln_resident *resident;   /* not NULL: where batches are taken from, without slots and workers */
+    int64_t first;                   /* the set's first sample there */
     kiln_block *x_blocks, *y_blocks; /* on the CPU: where slots lie */
+    kiln_feed feed;                  /* on others, without a copy of the set there */
     kiln_tensor *x, *y;              /* of the batch that was handed out last */
     int64_t epoch, index;            /* the next batch */
     bool jumped;                     /* the ring does not stand there */
@@ -41,6 +49,9 @@ static bool check_options(const kiln_dataset *d, kiln_loader_options *o)
     if (o->prefetch < 0 || o->prefetch > MOST_PREFETCH)
         return kiln_fail(KILN_E_ARGUMENT, "loader_new", "0 to %d batches can be prepared ahead, not %d", MOST_PREFETCH,
                          o->prefetch);
+    if (!(o->resident <= 1))
+        return kiln_fail(KILN_E_ARGUMENT, "loader_new", "resident is a share of the device's memory, 1 at most, not %g",
+                         o->resident);
     size_t most = d->x_bytes > d->y_bytes ? d->x_bytes : d->y_bytes, bytes;
     if (__builtin_mul_overflow(most, (size_t)o->batch, &bytes) || bytes > INT64_MAX / 16)
         return kiln_fail(KILN_E_MEMORY, "loader_new", "a batch of %lld samples of %zu bytes does not fit into memory",
@@ -48,36 +59,36 @@ static bool check_options(const kiln_dataset *d, kiln_loader_options *o)
     return kiln_device_describe(o->device, NULL);
 }
 
-/* Room for a batch in a slot: a block of the CPU's memory, or host memory beside another device. */
-static bool take_room(const kiln_loader *l, size_t bytes, kiln_block *block, char **room)
+/* Room for a batch in a slot: a block of the CPU's memory. */
+static bool take_room(size_t bytes, kiln_block *block, char **room)
 {
-    if (l->device != KILN_CPU)
-        return (*room = kiln_alloc_aligned(bytes)) != NULL;
     if (!kiln_memory_take(KILN_CPU, bytes, block))
         return false;
     *room = (char *)(uintptr_t)block->address;
     return true;
 }
 
-static void give_room(const kiln_loader *l, const kiln_block *block, char *room)
+static void give_room(const kiln_block *block, const char *room)
 {
-    if (l->device != KILN_CPU)
-        kiln_free(room);
-    else if (room)
+    if (room)
         kiln_memory_give(KILN_CPU, *block);
 }
 
 static bool make_slots(kiln_loader *l)
 {
     kiln_ring *r = &l->ring;
+    if (!kiln_ring_init(r))
+        return false;
+    if (l->device != KILN_CPU)
+        return kiln_feed_init(&l->feed, r, l->device);
     l->x_blocks = kiln_alloc_zero((size_t)r->nslots, sizeof *l->x_blocks);
     l->y_blocks = kiln_alloc_zero((size_t)r->nslots, sizeof *l->y_blocks);
-    if (!l->x_blocks || !l->y_blocks || !kiln_ring_init(r))
+    if (!l->x_blocks || !l->y_blocks)
         return false;
     size_t x_bytes = (size_t)r->batch * r->data->x_bytes, y_bytes = (size_t)r->batch * r->data->y_bytes;
     for (int64_t i = 0; i < r->nslots; i++)
-        if (!take_room(l, x_bytes, &l->x_blocks[i], &r->slots[i].x) ||
-            (y_bytes && !take_room(l, y_bytes, &l->y_blocks[i], &r->slots[i].y)))
+        if (!take_room(x_bytes, &l->x_blocks[i], &r->slots[i].x) ||
+            (y_bytes && !take_room(y_bytes, &l->y_blocks[i], &r->slots[i].y)))
             return false;
     return true;
 }
@@ -100,9 +111,11 @@ kiln_loader *kiln_loader_new_(kiln_dataset *d, kiln_loader_options o)
     r->shuffle = o.shuffle;
     r->seed = o.seed;
     r->workers = o.workers;
-    r->nslots = !o.workers ? 1 : o.prefetch ? o.prefetch : 4 * (int64_t)o.workers;
+    r->nslots = !o.workers ? 1 + (o.device != KILN_CPU) : o.prefetch ? o.prefetch : 4 * (int64_t)o.workers;
     r->nslots = r->nslots > r->batches ? r->batches : r->nslots;
-    if (make_slots(l))
+    if (o.device != KILN_CPU && o.resident >= 0)
+        l->resident = kiln_resident_of(d, o.device, o.resident > 0 ? o.resident : USUAL_SHARE, &l->first);
+    if (l->resident || make_slots(l))
         return l;
     kiln_loader_free(l);
     return NULL;
@@ -113,6 +126,7 @@ static void release_batch(kiln_loader *l)
     kiln_release(l->x);
     kiln_release(l->y);
     l->x = l->y = NULL;
+    kiln_feed_release(&l->feed);
 }
 
 void kiln_loader_free(kiln_loader *l)
@@ -121,11 +135,13 @@ void kiln_loader_free(kiln_loader *l)
         return;
     release_batch(l);
     kiln_ring_stop(&l->ring);
-    kiln_slot *slots = l->ring.slots;
-    for (int64_t i = 0; slots && i < l->ring.nslots; i++) {
-        give_room(l, &l->x_blocks[i], slots[i].x);
-        give_room(l, &l->y_blocks[i], slots[i].y);
+    const kiln_slot *slots = l->ring.slots;
+    for (int64_t i = 0; l->x_blocks && l->y_blocks && i < l->ring.nslots; i++) {
+        give_room(&l->x_blocks[i], slots[i].x);
+        give_room(&l->y_blocks[i], slots[i].y);
     }
+    if (slots && l->device != KILN_CPU)
+        kiln_feed_free(&l->feed);
     kiln_ring_free(&l->ring);
     kiln_free(l->x_blocks);
     kiln_free(l->y_blocks);
@@ -151,7 +167,7 @@ static kiln_tensor *wrap(kiln_block *block, char **room, size_t bytes, kiln_dtyp
     return kiln_tensor_make(s, dtype, ndim, shape, NULL, 0);
 }
 
-static kiln_tensor *make_tensor(kiln_loader *l, kiln_block *block, char **room, const kiln_field *item, int64_t size)
+static kiln_tensor *make_tensor(kiln_block *block, char **room, const kiln_field *item, int64_t size)
 {
     int64_t shape[KILN_MAX_DIMS] = {size};
     size_t bytes = (size_t)size * kiln_dtype_size(item->dtype);
@@ -159,9 +175,7 @@ static kiln_tensor *make_tensor(kiln_loader *l, kiln_block *block, char **room, 
         shape[d + 1] = item->shape[d];
         bytes *= (size_t)item->shape[d];
     }
-    kiln_tensor *t = l->device == KILN_CPU ? wrap(block, room, bytes, item->dtype, item->ndim + 1, shape)
-                                           : kiln_tensor_new(*room, item->dtype, item->ndim + 1, shape, l->device);
-    return kiln_keep(t);
+    return kiln_keep(wrap(block, room, bytes, item->dtype, item->ndim + 1, shape));
 }
 
 /* The slot's batch as tensors. */
@@ -169,10 +183,56 @@ static bool hand_out(kiln_loader *l, kiln_slot *slot, int64_t size)
 {
     const kiln_data_info *info = &l->ring.data->info;
     int64_t i = slot - l->ring.slots;
-    l->x = make_tensor(l, &l->x_blocks[i], &slot->x, &info->x, size);
+    l->x = make_tensor(&l->x_blocks[i], &slot->x, &info->x, size);
     if (l->x && slot->y)
-        l->y = make_tensor(l, &l->y_blocks[i], &slot->y, &info->y, size);
+        l->y = make_tensor(&l->y_blocks[i], &slot->y, &info->y, size);
     return l->x && (l->y || !slot->y);
+}
+
+/* The batch as tensors that are made where they are used. The old ones become the new ones where they can. */
+static bool take_resident(kiln_loader *l, int64_t size)
+{
+    const kiln_ring *r = &l->ring;
+    const kiln_data_info *info = &r->data->info;
+    kiln_pick pick = {.first = l->first,
+                      .count = info->count,
+                      .shuffle = r->shuffle,
+                      .seed = r->seed,
+                      .epoch = l->epoch,
+                      .position = l->index * r->batch,
+                      .size = size};
+    l->x = kiln_resident_batch(&l->resident->x, &info->x, &pick, l->x);
+    if (l->resident->y.data)
+        l->y = kiln_resident_batch(&l->resident->y, &info->y, &pick, l->y);
+    return l->x && (l->y || !l->resident->y.data);
+}
+
+/* The batch out of the ring. After an error the same one is tried again. */
+static bool take_prepared(kiln_loader *l, int64_t size)
+{
+    release_batch(l);
+    if (l->jumped)
+        kiln_ring_restart(&l->ring, l->epoch, l->index);
+    kiln_slot *slot = kiln_ring_take(&l->ring, l->index);
+    l->jumped = !slot || !hand_out(l, slot, size);
+    if (!l->jumped)
+        kiln_ring_give(&l->ring, slot);
+    return !l->jumped;
+}
+
+/* The same by way of the feed. */
+static bool take_fed(kiln_loader *l)
+{
+    release_batch(l);
+    if (l->jumped)
+        kiln_feed_restart(&l->feed, l->epoch, l->index);
+    l->jumped = !kiln_feed_take(&l->feed, l->index, &l->x, &l->y);
+    return !l->jumped;
+}
+
+static bool take_batch(kiln_loader *l, int64_t size)
+{
+    return l->resident ? take_resident(l, size) : l->device == KILN_CPU ? take_prepared(l, size) : take_fed(l);
 }
 
 bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
@@ -181,23 +241,18 @@ bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
         *b = (kiln_batch){0};
     if (!l || !b)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "loader_next", "the %s is NULL", l ? "batch" : "loader") : NULL;
-    release_batch(l);
     if (l->index >= l->ring.batches) {
+        release_batch(l);
         l->epoch++;
         l->index = 0;
         l->jumped = true;
         return false;
     }
-    if (l->jumped)
-        kiln_ring_restart(&l->ring, l->epoch, l->index);
-    kiln_slot *slot = kiln_ring_take(&l->ring, l->index);
     int64_t size = kiln_ring_batch_size(&l->ring, l->index);
-    l->jumped = !slot || !hand_out(l, slot, size); /* after an error the same batch is tried again */
-    if (l->jumped) {
+    if (!take_batch(l, size)) {
         release_batch(l);
         return false;
     }
-    kiln_ring_give(&l->ring, slot);
     *b = (kiln_batch){.x = l->x, .y = l->y, .size = size, .epoch = l->epoch, .index = l->index};
     l->index++;
     return true;

@@ -158,6 +158,8 @@ kiln_slot *kiln_ring_take(kiln_ring *r, int64_t index)
     pthread_mutex_lock(&r->lock);
     if (!slot->ready) {
         double since = kiln_seconds();
+        if (r->sleeping) /* it may have fallen to more than half, where slots are given back late */
+            pthread_cond_broadcast(&r->wake);
         while (!slot->ready)
             listen(r);
         r->waited += kiln_seconds() - since;
@@ -167,6 +169,17 @@ kiln_slot *kiln_ring_take(kiln_ring *r, int64_t index)
         return slot;
     kiln_fail(slot->error.code, slot->error.operation, "%s", slot->error.message);
     return slot->error.hint[0] ? kiln_hint("%s", slot->error.hint) : NULL;
+}
+
+kiln_slot *kiln_ring_peek(kiln_ring *r, int64_t index)
+{
+    if (!r->workers)
+        return NULL;
+    kiln_slot *slot = &r->slots[index % r->nslots];
+    pthread_mutex_lock(&r->lock);
+    bool ready = slot->ready && !slot->failed;
+    pthread_mutex_unlock(&r->lock);
+    return ready ? slot : NULL;
 }
 
 void kiln_ring_give(kiln_ring *r, kiln_slot *slot)

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "data/dataset.h"
-#include "data/order.h"
+#include "core/order.h"
 
 enum { KILN_RING_WORKERS = 256 };
 
@@ -50,10 +50,14 @@ void kiln_ring_free(kiln_ring *r); /* after kiln_ring_stop; x and y of the slots
 /* Drops everything prepared, and begins at batch `index` of `epoch`. */
 void kiln_ring_restart(kiln_ring *r, int64_t epoch, int64_t index);
 
-/* The slot with batch `index`, which must be the next one; waits for it. NULL with the error that it met. */
+/* The slot with batch `index`, which must be the next one, or one of the next, as far as slots go; waits for it. NULL
+ * with the error that it met. */
 kiln_slot *kiln_ring_take(kiln_ring *r, int64_t index);
 
-/* The owner is done with the slot that it took. */
+/* The same if it is ready, and nothing is wrong with it; NULL otherwise, without an error and without waiting. */
+kiln_slot *kiln_ring_peek(kiln_ring *r, int64_t index);
+
+/* The owner is done with the slot that it took, the oldest one if there are several. */
 void kiln_ring_give(kiln_ring *r, kiln_slot *slot);
 
 /* How many samples batch `index` has. */

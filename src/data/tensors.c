@@ -21,6 +21,16 @@ static bool read_sample(const kiln_dataset *d, int64_t index, void *x, void *y)
     return true;
 }
 
+static bool stored_samples(const kiln_dataset *d, kiln_stored *s)
+{
+    const in_memory *m = (const in_memory *)d;
+    const kiln_field *x = &d->info.x, *y = &d->info.y;
+    s->x = (kiln_stored_side){.data = m->x, .dtype = x->dtype, .distance = kiln_count(x->ndim, x->shape)};
+    if (m->y)
+        s->y = (kiln_stored_side){.data = m->y, .dtype = y->dtype, .distance = kiln_count(y->ndim, y->shape)};
+    return true;
+}
+
 static void free_samples(kiln_dataset *d)
 {
     in_memory *m = (in_memory *)d;
@@ -94,7 +104,7 @@ static char *take(kiln_tensor *t, const char *which, int64_t *count, kiln_field 
 
 static bool fill(in_memory *m, kiln_tensor *x, kiln_tensor *y)
 {
-    static const kiln_dataset_kind kind = {.read = read_sample, .free = free_samples};
+    static const kiln_dataset_kind kind = {.read = read_sample, .stored = stored_samples, .free = free_samples};
     kiln_data_info info = {.name = "tensors", .y.dtype = KILN_DTYPES};
     int64_t targets = 0;
     if (!(m->x = take(x, "x", &info.count, &info.x)))

@@ -24,6 +24,14 @@ static bool read_window(const kiln_dataset *d, int64_t index, void *x, void *y)
     return true;
 }
 
+static bool stored_text(const kiln_dataset *d, kiln_stored *s)
+{
+    const text *t = (const text *)d;
+    s->x = s->y = (kiln_stored_side){.data = t->bytes, .dtype = KILN_U8, .distance = t->stride};
+    s->y.start = 1;
+    return true;
+}
+
 static void free_text(kiln_dataset *d)
 {
     kiln_free(((text *)d)->bytes);
@@ -70,7 +78,7 @@ static bool check_options(kiln_text_options *o)
 
 static bool open_text(text *t, const char *path, kiln_text_options o)
 {
-    static const kiln_dataset_kind kind = {.read = read_window, .free = free_text};
+    static const kiln_dataset_kind kind = {.read = read_window, .stored = stored_text, .free = free_text};
     int64_t size = 0;
     kiln_stream *f = check_options(&o) ? kiln_stream_open(path, false, operation) : NULL;
     t->bytes = f ? read_part(path, f, &o, &size) : NULL;

@@ -55,6 +55,15 @@ typedef struct kiln_device_table {
     bool (*copy_in)(void *dev, kiln_address to, const void *from, size_t bytes);
     bool (*copy_out)(void *dev, void *to, kiln_address from, size_t bytes);
 
+    /* Copies beside the runs, on a way of their own, one after the other: a copy begins once everything given up to a
+     * mark is over and returns at once; what it copies from, pinned as a rule, must stay as it is until it is done.
+     * `mark` sets a mark behind all that was given so far (0 with an error); after `await_copy` what is given comes
+     * after the copy; `copied` tells whether it is done, or waits for it. (optional, all four or none: copy_in) */
+    uint64_t (*mark)(void *dev);
+    bool (*copy_in_later)(void *dev, kiln_address to, const void *from, size_t bytes, uint64_t mark, uint64_t *ticket);
+    bool (*await_copy)(void *dev, uint64_t ticket);
+    bool (*copied)(void *dev, uint64_t ticket, bool wait);
+
     /* Is there a kernel for the operation with a first operand of this dtype? */
     bool (*supports)(void *dev, const kiln_op *op, kiln_dtype dtype);
 

@@ -142,6 +142,7 @@ extern const kiln_op *const kiln_ops_pointwise[],
                                                                                         *const kiln_ops_loss[],
                                                                                             *const kiln_ops_ctc[],
                                                                                                 *const kiln_ops_move[];
+extern const kiln_op *const kiln_ops_samples[];
 
 int kiln_op_count(void);
 const kiln_op *kiln_op_at(int i);

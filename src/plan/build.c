@@ -5,8 +5,10 @@
 #include "plan/backend.h"
 #include "plan/draft.h"
 
-static int64_t window_bytes(const kiln_operand *o)
+static int64_t window_bytes(const kiln_plan *p, const kiln_operand *o)
 {
+    if (o->buffer >= 0 && p->buffers[o->buffer].role == KILN_ROLE_DATASET)
+        return 0;  /* a few samples of it: as much as the batch they become, which is counted */
     int64_t n = 1; /* repeated elements are read from cache: count what lies in memory */
     for (int i = 0; i < o->ndim; i++)
         n *= o->stride[i] ? o->shape[i] : 1;
@@ -48,15 +50,15 @@ void kiln_draft_count(kiln_draft *d)
         const kiln_group *g = k->group;
         k->flops = kernel_flops(k);
         for (int j = 0; j < k->nin; j++)
-            k->bytes += window_bytes(&k->in[j]);
+            k->bytes += window_bytes(p, &k->in[j]);
         for (int j = 0; j < k->nout; j++)
-            k->bytes += window_bytes(&k->out[j]);
+            k->bytes += window_bytes(p, &k->out[j]);
         for (int j = 0; g && j < g->nloads; j++)
-            k->bytes += window_bytes(&g->loads[j]);
+            k->bytes += window_bytes(p, &g->loads[j]);
         for (int j = 0; g && j < g->nstores; j++)
-            k->bytes += window_bytes(&g->stores[j].to);
+            k->bytes += window_bytes(p, &g->stores[j].to);
         if (g && g->reduces)
-            k->bytes += window_bytes(&g->reduce_to);
+            k->bytes += window_bytes(p, &g->reduce_to);
         p->flops += k->flops;
         p->bytes += k->bytes;
     }

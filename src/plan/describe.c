@@ -115,7 +115,7 @@ static void say_kernel(text *t, const kiln_plan *p, int64_t number)
 
 char *kiln_plan_text(const kiln_plan *p)
 {
-    static const char *const roles[KILN_ROLES] = {"data",      "parameters",  "gradients",
+    static const char *const roles[KILN_ROLES] = {"data",      "data set",    "parameters", "gradients",
                                                   "optimizer", "activations", "workspace"};
     text t = {0};
     int64_t fused = 0;

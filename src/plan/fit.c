@@ -16,11 +16,16 @@ static const kiln_storage *import_storage(const kiln_trace *tr, int64_t i)
     return tr->values[tr->values[tr->imports[i]].base].storage;
 }
 
-/* The batch a step was recorded with: the leading size of its largest operand that is data. 0 if there is none. */
+/* The batch a step was recorded with: what it takes from a data set, or the leading size of its largest operand that is
+ * data. 0 if there is none. */
 static int64_t batch_size(const kiln_trace *tr)
 {
+    extern const kiln_op kiln_op_take_samples;
     int64_t batch = 0;
     size_t largest = 0;
+    for (int64_t i = tr->first_node; i < tr->nnodes; i++)
+        if (tr->nodes[i].op == &kiln_op_take_samples)
+            return tr->values[tr->nodes[i].out].shape[0];
     for (int64_t i = 0; i < tr->nimports; i++) {
         const kiln_value *v = &tr->values[tr->imports[i]];
         const kiln_storage *s = import_storage(tr, i);

@@ -14,4 +14,20 @@ void kiln_memory_give(kiln_device device, kiln_block block);
 bool kiln_copy_in(kiln_device device, kiln_address to, const void *from, size_t bytes);
 bool kiln_copy_out(kiln_device device, void *to, kiln_address from, size_t bytes);
 
+/* Copies that go on beside the runs, where a device can do that; elsewhere they are done at once, with the same result.
+ * A copy begins when all that was given to the device before `mark` is over. `from` must stay as it is until
+ * kiln_copy_done. All but that give false with an error. */
+typedef struct kiln_staging { /* host memory to copy from; pinned, if the device has such */
+    void *memory;
+    bool pinned;
+} kiln_staging;
+bool kiln_staging_take(kiln_device device, size_t bytes, kiln_staging *staging);
+void kiln_staging_give(kiln_device device, kiln_staging *staging);
+
+bool kiln_copy_mark(kiln_device device, uint64_t *mark);
+bool kiln_copy_in_later(kiln_device device, kiln_address to, const void *from, size_t bytes, uint64_t mark,
+                        uint64_t *ticket);
+bool kiln_copy_await(kiln_device device, uint64_t ticket); /* what is given from now on comes after the copy */
+bool kiln_copy_done(kiln_device device, uint64_t ticket, bool wait);
+
 #endif

@@ -31,6 +31,8 @@ void kiln_storage_unref(kiln_storage *s)
     if (s->has_memory)
         kiln_memory_give(s->device, s->block);
     kiln_run_unref(s->run);
+    if (s->recipe)
+        kiln_recipe_free(s->recipe);
     kiln_thread *t = kiln_thread_state();
     if (!t) {
         kiln_free(s);

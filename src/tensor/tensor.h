@@ -18,7 +18,8 @@ typedef struct kiln_block { /* a piece of a device's memory */
 
 /* What plans list memory under. */
 typedef enum kiln_role {
-    KILN_ROLE_DATA, /* batches and other tensors */
+    KILN_ROLE_DATA,    /* batches and other tensors */
+    KILN_ROLE_DATASET, /* what batches are taken from */
     KILN_ROLE_PARAMETER,
     KILN_ROLE_GRADIENT,
     KILN_ROLE_OPTIMIZER,
@@ -35,6 +36,10 @@ typedef struct kiln_run {
     struct kiln_run *next;
 } kiln_run;
 
+/* The operation that makes a tensor wherever it is needed: see trace/recipe.h. */
+typedef struct kiln_recipe kiln_recipe;
+void kiln_recipe_free(kiln_recipe *r);
+
 typedef struct kiln_storage {
     atomic_int refs;
     int32_t trace_refs; /* how many of refs the trace holds while the value is pending */
@@ -46,7 +51,8 @@ typedef struct kiln_storage {
     size_t bytes;
     kiln_address address; /* of the memory, where has_memory; the next one in a list of recycled storages */
     kiln_block block;
-    kiln_run *run; /* what computes it, on devices that run on; a reference. NULL: its value is there */
+    kiln_run *run;       /* what computes it, on devices that run on; a reference. NULL: its value is there */
+    kiln_recipe *recipe; /* not NULL: it never gets memory, but is made anew by whoever reads it. Owned */
 } kiln_storage;
 
 typedef struct kiln_tensor_extra { /* what few tensors have: parameters, named and hooked ones */

@@ -201,7 +201,7 @@ static bool check_assign(kiln_trace *tr, kiln_tensor *destination, const kiln_te
 bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
 {
     kiln_trace *tr = destination && source ? kiln_trace_current() : NULL;
-    if (!tr || !check_assign(tr, destination, source))
+    if (!tr || !kiln_trace_settle(destination) || !check_assign(tr, destination, source))
         return false;
     bool ok = false;
     kiln_scope
@@ -257,5 +257,9 @@ kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device)
     if (!t || t->device == device)
         return t;
     kiln_trace *tr = kiln_device_describe(device, NULL) ? kiln_trace_current() : NULL;
-    return tr ? move(tr, t, device) : NULL;
+    if (!tr || !t->storage->recipe)
+        return tr ? move(tr, t, device) : NULL;
+    kiln_tensor *made = kiln_trace_make(tr, t), *moved = made ? move(tr, made, device) : NULL;
+    kiln_release(made);
+    return moved;
 }

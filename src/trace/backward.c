@@ -40,6 +40,8 @@ kiln_tensor *kiln_requires_grad(kiln_tensor *t, bool wanted)
     if (wanted && !kiln_dtype_is_float((kiln_dtype)t->dtype))
         return kiln_fail(KILN_E_DTYPE, "requires_grad", "%s is %s; only floats have gradients",
                          kiln_tensor_label(t, "the tensor"), kiln_dtype_name((kiln_dtype)t->dtype));
+    if (!kiln_trace_settle(t))
+        return NULL;
     if (is_graph(t)) {
         if (wanted)
             return t;

@@ -272,6 +272,8 @@ int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t)
     kiln_storage *s = t->storage;
     if (t->epoch == tr->epoch && t->version == s->version)
         return t->value;
+    if (s->recipe)
+        return kiln_trace_made_value(tr, t);
     int32_t written = tr->written.count ? kiln_map_get(&tr->written, s) : -1;
     /* What was assigned and has run is in memory: a plain import, unless a gradient is to flow back through it. */
     if (written >= 0 && (tr->values[written].node >= tr->first_node || tr->values[written].requires_grad)) {

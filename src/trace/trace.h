@@ -113,6 +113,13 @@ bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot);
 /* False with an error if the storage has nothing to read: pending elsewhere, or its step was discarded. */
 bool kiln_trace_has_value(const kiln_storage *s, const char *who);
 
+/* For tensors by recipe (recipe.h). Records the operation: a handle for its result, or NULL with an error. */
+kiln_tensor *kiln_trace_make(kiln_trace *tr, const kiln_tensor *t);
+int32_t kiln_trace_made_value(kiln_trace *tr, kiln_tensor *t); /* the same once a trace: the value; -1 with an error */
+
+/* Computes the tensor, if it is one by recipe: an ordinary one from then on. False with an error. */
+bool kiln_trace_settle(kiln_tensor *t);
+
 /* Starts the next segment: all nodes so far have run. */
 void kiln_trace_next_segment(kiln_trace *tr);
 

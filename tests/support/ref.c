@@ -7,7 +7,7 @@
 static const ref_entry *const families[] = {
     ref_entries_pointwise, ref_entries_reduce, ref_entries_shape,  ref_entries_index,
     ref_entries_product,   ref_entries_conv,   ref_entries_pool,   ref_entries_norm,
-    ref_entries_lstm,      ref_entries_loss,   ref_entries_create,
+    ref_entries_lstm,      ref_entries_loss,   ref_entries_create, ref_entries_samples,
 };
 
 const ref_entry *ref_find(const char *name)

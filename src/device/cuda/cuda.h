@@ -29,10 +29,11 @@ typedef struct kiln_cuda_device {
     kiln_cuda_flight *flights; /* oldest first */
     int64_t nflights, flights_capacity;
     bool lost;
-    struct kiln_cuda_memory *memory; /* memory.c; with a lock of its own */
-    struct kiln_cuda_lt *lt;         /* cuBLASLt, opened by matmul.c on first use */
-    struct kiln_cuda_dnn *dnn;       /* cuDNN, opened by conv.c on first use */
-    struct kiln_cuda_codegen *gen;   /* compiled groups, opened by group.c on first use */
+    struct kiln_cuda_memory *memory;   /* memory.c; with a lock of its own */
+    struct kiln_cuda_lt *lt;           /* cuBLASLt, opened by matmul.c on first use */
+    struct kiln_cuda_dnn *dnn;         /* cuDNN, opened by conv.c on first use */
+    struct kiln_cuda_codegen *gen;     /* compiled groups, opened by group.c on first use */
+    struct kiln_cuda_staging *staging; /* copies beside the runs, opened by staging.c on first use */
 } kiln_cuda_device;
 
 /* What an error of the runtime means: KILN_E_MEMORY, KILN_E_LOST when the context does not work any more, which is then

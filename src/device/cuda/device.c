@@ -32,6 +32,7 @@ kiln_code kiln_cuda_code(kiln_cuda_device *d, cudaError_t e)
     d->lost |= !still_works();
     return d->lost ? KILN_E_LOST : KILN_E_DEVICE;
 }
+#include "device/cuda/staging.h"
 
 bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what)
 {
@@ -75,6 +76,7 @@ static void cuda_close(void *dev)
 {
     kiln_cuda_device *d = dev;
     if (cudaSetDevice(d->index) == cudaSuccess) {
+        kiln_cuda_staging_close(d);
         kiln_cuda_codegen_close(d);
         kiln_cuda_lt_close(d);
         kiln_cuda_dnn_close(d);
@@ -196,6 +198,10 @@ static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .unpin = kiln_cuda_unpin,
                                   .copy_in = cuda_copy_in,
                                   .copy_out = cuda_copy_out,
+                                  .mark = kiln_cuda_mark,
+                                  .copy_in_later = kiln_cuda_copy_in_later,
+                                  .await_copy = kiln_cuda_await_copy,
+                                  .copied = kiln_cuda_copied,
                                   .supports = kiln_cuda_supports,
                                   .workspace = kiln_cuda_workspace,
                                   .lower = kiln_cuda_lower,

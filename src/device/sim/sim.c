@@ -15,6 +15,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cpu/cpu.h"
+#include "device/sim/copier.h"
 
 /* Added to host addresses: no x86-64 or arm64 program can dereference the sum. */
 #define ELSEWHERE ((kiln_address)1 << 62)
@@ -23,7 +24,7 @@
 
 enum { MAX_DEVICES = 8 };
 
-typedef enum job_kind { JOB_COPY_IN, JOB_COPY_OUT, JOB_RUN, JOB_FREE } job_kind;
+typedef enum job_kind { JOB_COPY_IN, JOB_COPY_OUT, JOB_RUN, JOB_FREE, JOB_MARK, JOB_AWAIT } job_kind;
 
 typedef struct job {
     struct job *next;
@@ -36,7 +37,8 @@ typedef struct job {
     kiln_binding binding;
     char *data; /* a copy of what the caller may change: bytes to copy in, addresses and scalars of a run */
     int64_t capacity;
-    uint64_t seen; /* failures its thread had been told of when it gave the job */
+    uint64_t number; /* of a mark to pass, of a copy to wait for */
+    uint64_t seen;   /* failures its thread had been told of when it gave the job */
 } job;
 
 typedef struct sim {
@@ -51,6 +53,7 @@ typedef struct sim {
     size_t arena_bytes;
     int64_t used, size, fail_alloc, lose_after, slow_copies, slow_runs, overhead;
     bool lost;
+    kiln_sim_copier copier;
     uint64_t failures; /* runs that failed */
     uint64_t told;     /* how many of them some thread has been told of */
     kiln_error error;  /* of the latest one */
@@ -80,6 +83,7 @@ static void set_up(void)
         pthread_cond_init(&s->idle, NULL);
         s->size = setting("KILN_SIM_MEMORY", (int64_t)1 << 30);
         s->fail_alloc = s->lose_after = -1;
+        kiln_sim_copier_init(&s->copier);
     }
 }
 
@@ -111,20 +115,30 @@ static void do_job(sim *s, const job *j, int64_t pause)
 {
     if (j->kind == JOB_FREE) {
         free(j->to);
-        return;
+    } else if (j->kind == JOB_MARK) {
+        kiln_sim_copier_pass(&s->copier, j->number);
+    } else if (j->kind == JOB_AWAIT) {
+        kiln_sim_copier_done(&s->copier, j->number, true);
+    } else {
+        nap(pause);
+        if (j->kind == JOB_RUN)
+            run_job(s, j);
+        else
+            memcpy(j->to, j->from, j->bytes);
     }
-    nap(pause);
-    if (j->kind == JOB_RUN)
-        run_job(s, j);
-    else
-        memcpy(j->to, j->from, j->bytes);
+}
+
+/* Work that a lost device does not do; the rest keeps things in order. */
+static bool is_work(const job *j)
+{
+    return j->kind == JOB_RUN || j->kind == JOB_COPY_IN || j->kind == JOB_COPY_OUT;
 }
 
 /* Runs are skipped after a failure that their thread did not know of. Copies are not: what is copied in is new data
  * that the next attempt will want. */
 static bool skips(const sim *s, const job *j)
 {
-    return j->kind != JOB_FREE && (s->lost || (j->kind == JOB_RUN && j->seen < s->failures));
+    return is_work(j) && (s->lost || (j->kind == JOB_RUN && j->seen < s->failures));
 }
 
 static void *work(void *p)
@@ -139,7 +153,7 @@ static void *work(void *p)
         }
         s->first = j->next;
         s->busy = true;
-        if (s->lose_after >= 0 && j->kind != JOB_FREE && s->lose_after-- == 0)
+        if (s->lose_after >= 0 && is_work(j) && s->lose_after-- == 0)
             s->lost = true;
         bool skip = skips(s, j);
         int64_t pause = j->kind == JOB_RUN ? s->slow_runs : s->slow_copies;
@@ -276,6 +290,7 @@ static void sim_close(void *dev)
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
+    kiln_sim_copier_close(&s->copier);
     free_jobs(&s->spare);
     free_jobs(&s->for_blocks); /* of blocks that were never given back */
     if (s->arena)
@@ -411,6 +426,59 @@ static bool sim_copy_out(void *dev, void *to, kiln_address from, size_t bytes)
     return drain(s);
 }
 
+/* ---- Copies beside the queue ---- */
+
+static void *sim_pinned(void *dev, size_t bytes)
+{
+    (void)dev;
+    return aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+}
+
+static void sim_unpin(void *dev, void *memory)
+{
+    (void)dev;
+    free(memory);
+}
+
+/* Puts a job with a number at the queue's end; false with an error. */
+static bool enqueue_number(sim *s, job_kind kind, uint64_t number)
+{
+    job *j = new_job(s, kind, 0);
+    if (!j)
+        return false;
+    j->number = number;
+    enqueue(s, j);
+    return true;
+}
+
+static uint64_t sim_mark(void *dev)
+{
+    sim *s = dev;
+    uint64_t mark = kiln_sim_copier_mark(&s->copier);
+    return enqueue_number(s, JOB_MARK, mark) ? mark : 0;
+}
+
+static bool sim_copy_in_later(void *dev, kiln_address to, const void *from, size_t bytes, uint64_t mark,
+                              uint64_t *ticket)
+{
+    sim *s = dev;
+    pthread_mutex_lock(&s->lock);
+    bool ok = !s->lost || report(s);
+    pthread_mutex_unlock(&s->lock);
+    *ticket = ok ? kiln_sim_copier_give(&s->copier, (void *)(uintptr_t)(to - ELSEWHERE), from, bytes, mark) : 0;
+    return *ticket != 0;
+}
+
+static bool sim_await_copy(void *dev, uint64_t ticket)
+{
+    return enqueue_number(dev, JOB_AWAIT, ticket);
+}
+
+static bool sim_copied(void *dev, uint64_t ticket, bool wait)
+{
+    return kiln_sim_copier_done(&((sim *)dev)->copier, ticket, wait);
+}
+
 static void *sim_lower(void *dev, const kiln_plan *plan)
 {
     (void)dev;
@@ -472,6 +540,12 @@ static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .overhead = sim_overhead,
                                   .copy_in = sim_copy_in,
                                   .copy_out = sim_copy_out,
+                                  .pinned = sim_pinned,
+                                  .unpin = sim_unpin,
+                                  .mark = sim_mark,
+                                  .copy_in_later = sim_copy_in_later,
+                                  .await_copy = sim_await_copy,
+                                  .copied = sim_copied,
                                   .supports = kiln_cpu_supports,
                                   .workspace = kiln_cpu_workspace,
                                   .lower = sim_lower,
@@ -497,7 +571,12 @@ KILN_PLUGIN_API int64_t kiln_sim_control(int index, kiln_sim_command command, in
     case KILN_SIM_FAIL_ALLOC: s->fail_alloc = value; break;
     case KILN_SIM_LOSE_AFTER: s->lose_after = value; break;
     case KILN_SIM_REVIVE: s->lost = false; break;
-    case KILN_SIM_SLOW_COPIES: s->slow_copies = value; break;
+    case KILN_SIM_SLOW_COPIES:
+        s->slow_copies = value;
+        pthread_mutex_lock(&s->copier.lock);
+        s->copier.slow = value;
+        pthread_mutex_unlock(&s->copier.lock);
+        break;
     case KILN_SIM_SLOW_RUNS: s->slow_runs = value; break;
     case KILN_SIM_OVERHEAD: s->overhead = value; break;
     }

@@ -1,0 +1,73 @@
+/* Batches out of a data set that lies on the device whole: see ops/samples.h. */
+#include "device/cuda/samples.cuh"
+#include "device/cuda/shape.cuh"
+
+static __global__ void take(const __grid_constant__ kiln_cuda_samples s, const int32_t *stop)
+{
+    __shared__ kiln_cuda_samples_room room;
+    if (stop && *stop)
+        return;
+    kiln_cuda_take_samples(s, &room, (int)blockIdx.x, (int)gridDim.x, (int)threadIdx.x, (int)blockDim.x);
+}
+
+static int32_t how_of(const kiln_cuda_call *c)
+{
+    if (c->nin > 1 && c->in[1].data)
+        return KILN_CUDA_BY_TABLE;
+    if (c->in[0].dtype == c->out[0].dtype)
+        return KILN_CUDA_AS_STORED;
+    return c->in[0].dtype == KILN_U8 ? KILN_CUDA_U8_TO_I64 : KILN_CUDA_I32_TO_I64;
+}
+
+/* The widest unit, at most `most` bytes of what is stored, that all samples begin at and consist of. */
+static uint64_t common_unit(const kiln_cuda_call *c, uint64_t most, uint64_t row_bytes)
+{
+    const uint64_t size = kiln_dtype_size(c->in[0].dtype);
+    const uint64_t numbers[] = {(uint64_t)(uintptr_t)c->in[0].data, row_bytes,
+                                (uint64_t)c->ints[KILN_SAMPLES_START] * size,
+                                (uint64_t)c->ints[KILN_SAMPLES_DISTANCE] * size};
+    for (uint64_t number : numbers)
+        most = kiln_cuda_common(most, number);
+    return most;
+}
+
+extern "C" void kiln_cuda_samples_describe(const kiln_cuda_call *c, kiln_cuda_samples *s)
+{
+    const kiln_cuda_operand *out = &c->out[0];
+    const int64_t size = (int64_t)kiln_dtype_size(c->in[0].dtype), all = kiln_cuda_count_of(out);
+    const int64_t elements = out->shape[0] ? all / out->shape[0] : 0;
+    s->data = c->in[0].data;
+    s->table = c->nin > 1 ? (const float *)c->in[1].data : NULL;
+    s->out = out->data;
+    s->scalars = c->floats;
+    s->order = kiln_order_size_of(c->ints[KILN_SAMPLES_COUNT], c->ints[KILN_SAMPLES_SHUFFLE] != 0);
+    s->rows = out->shape[0];
+    s->how = how_of(c);
+    const uint64_t to = (uint64_t)(uintptr_t)out->data;
+    int64_t unit = size; /* bytes of what is stored */
+    if (s->how == KILN_CUDA_AS_STORED)
+        unit = (int64_t)kiln_cuda_common(common_unit(c, 16, (uint64_t)(elements * size)), to);
+    else if (s->how == KILN_CUDA_BY_TABLE && to % 16 == 0 && common_unit(c, 4, (uint64_t)elements) == 4)
+        unit = 4;
+    s->width = (int32_t)unit;
+    s->units = elements * size / unit;
+    s->start = c->ints[KILN_SAMPLES_START] * size / unit;
+    s->distance = c->ints[KILN_SAMPLES_DISTANCE] * size / unit;
+}
+
+static bool take_samples(const kiln_cuda_call *c)
+{
+    enum { MOST_BLOCKS = 4096 };
+    kiln_cuda_samples s;
+    kiln_cuda_samples_describe(c, &s);
+    unsigned blocks = kiln_cuda_grid(s.rows * s.units, KILN_CUDA_BLOCK);
+    if (blocks == 0)
+        return true;
+    take<<<blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, KILN_CUDA_BLOCK, 0, c->stream>>>(s, c->stop);
+    return kiln_cuda_launched(c);
+}
+
+extern "C" const kiln_cuda_kernel kiln_cuda_kernels_samples[] = {
+    {"take_samples", KILN_CUDA_ALL, take_samples, NULL},
+    {NULL, 0, NULL, NULL},
+};

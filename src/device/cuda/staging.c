@@ -1,0 +1,147 @@
+/* Copies beside the runs. Marks are events on the device's stream, tickets events on the copies' own. Events are few
+ * and used again: one that was recorded again in the meantime stands for a later moment, and since both streams keep
+ * their order, waiting for that is waiting for a little more, never for less. */
+#include "device/cuda/staging.h"
+#include "core/alloc.h"
+
+enum { EVENTS = 64 };
+
+struct kiln_cuda_staging {
+    cudaStream_t stream;
+    cudaEvent_t marks[EVENTS], copies[EVENTS];
+    uint64_t marked, given;
+    uint64_t done; /* copies known to be done */
+};
+
+static bool make_events(kiln_cuda_device *d, cudaEvent_t *events)
+{
+    for (int i = 0; i < EVENTS; i++)
+        if (!kiln_cuda_ok(d, cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming), "no event"))
+            return false;
+    return true;
+}
+
+static void destroy(struct kiln_cuda_staging *s)
+{
+    for (int i = 0; i < EVENTS; i++) {
+        if (s->marks[i])
+            cudaEventDestroy(s->marks[i]);
+        if (s->copies[i])
+            cudaEventDestroy(s->copies[i]);
+    }
+    if (s->stream)
+        cudaStreamDestroy(s->stream);
+    kiln_free(s);
+}
+
+/* With the lock held; made on first use. NULL with an error. */
+static struct kiln_cuda_staging *staging_of(kiln_cuda_device *d)
+{
+    if (d->staging)
+        return d->staging;
+    struct kiln_cuda_staging *s = kiln_alloc_zero(1, sizeof *s);
+    if (!s)
+        return NULL;
+    if (kiln_cuda_ok(d, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "no stream for copies") &&
+        make_events(d, s->marks) && make_events(d, s->copies))
+        return d->staging = s;
+    destroy(s);
+    return NULL;
+}
+
+void kiln_cuda_staging_close(kiln_cuda_device *d)
+{
+    if (!d->staging)
+        return;
+    cudaStreamSynchronize(d->staging->stream);
+    destroy(d->staging);
+    d->staging = NULL;
+}
+
+uint64_t kiln_cuda_mark(void *dev)
+{
+    kiln_cuda_device *d = dev;
+    if (!kiln_cuda_enter(d))
+        return 0;
+    pthread_mutex_lock(&d->lock);
+    struct kiln_cuda_staging *s = staging_of(d);
+    uint64_t mark = s ? s->marked + 1 : 0;
+    if (s && kiln_cuda_ok(d, cudaEventRecord(s->marks[mark % EVENTS], d->stream), "its work cannot be marked"))
+        s->marked = mark;
+    else
+        mark = 0;
+    pthread_mutex_unlock(&d->lock);
+    return mark;
+}
+
+/* With the lock held. */
+static bool begin_copy(kiln_cuda_device *d, struct kiln_cuda_staging *s, void *to, const void *from, size_t bytes,
+                       uint64_t mark)
+{
+    if (mark && !kiln_cuda_ok(d, cudaStreamWaitEvent(s->stream, s->marks[mark % EVENTS], 0), "a copy cannot wait"))
+        return false;
+    uint64_t ticket = s->given + 1;
+    if (!kiln_cuda_ok(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, s->stream), "copying to it failed") ||
+        !kiln_cuda_ok(d, cudaEventRecord(s->copies[ticket % EVENTS], s->stream), "a copy cannot be marked"))
+        return false;
+    s->given = ticket;
+    return true;
+}
+
+bool kiln_cuda_copy_in_later(void *dev, kiln_address to, const void *from, size_t bytes, uint64_t mark,
+                             uint64_t *ticket)
+{
+    kiln_cuda_device *d = dev;
+    if (!kiln_cuda_enter(d))
+        return false;
+    pthread_mutex_lock(&d->lock);
+    struct kiln_cuda_staging *s = staging_of(d);
+    bool ok = s && begin_copy(d, s, (void *)(uintptr_t)to, from, bytes, mark);
+    *ticket = ok ? s->given : 0;
+    pthread_mutex_unlock(&d->lock);
+    return ok;
+}
+
+bool kiln_cuda_await_copy(void *dev, uint64_t ticket)
+{
+    kiln_cuda_device *d = dev;
+    if (!kiln_cuda_enter(d))
+        return false;
+    pthread_mutex_lock(&d->lock);
+    struct kiln_cuda_staging *s = d->staging;
+    bool ok = ticket <= s->done ||
+              kiln_cuda_ok(d, cudaStreamWaitEvent(d->stream, s->copies[ticket % EVENTS], 0), "a step cannot wait");
+    pthread_mutex_unlock(&d->lock);
+    return ok;
+}
+
+/* The lock is not held while it waits: the event can only come to stand for a later copy. */
+static bool wait_for(kiln_cuda_device *d, cudaEvent_t event)
+{
+    return kiln_cuda_enter(d) && kiln_cuda_ok(d, cudaEventSynchronize(event), "copying to it failed");
+}
+
+/* Errors count as done here: what is copied next, or run, meets them. */
+static bool is_over(cudaEvent_t event)
+{
+    if (cudaEventQuery(event) != cudaErrorNotReady)
+        return true;
+    cudaGetLastError(); /* that it is not ready is no error */
+    return false;
+}
+
+bool kiln_cuda_copied(void *dev, uint64_t ticket, bool wait)
+{
+    kiln_cuda_device *d = dev;
+    pthread_mutex_lock(&d->lock);
+    struct kiln_cuda_staging *s = d->staging;
+    bool done = ticket <= s->done;
+    cudaEvent_t event = s->copies[ticket % EVENTS];
+    pthread_mutex_unlock(&d->lock);
+    if (done || !(wait ? wait_for(d, event) : is_over(event)))
+        return done;
+    pthread_mutex_lock(&d->lock);
+    s->done = ticket > s->done ? ticket : s->done;
+    pthread_mutex_unlock(&d->lock);
+    return true;
+}
