@@ -1,12 +1,18 @@
 """The epochs of epoch_bench.c by PyTorch: DataLoader over bytes, normalised a sample at a time, Adam (fused). One JSON object a line.
 
-usage: python epoch_peer.py [mlp] [lenet] [gpt2]
+usage: python epoch_peer.py [--device cuda] [mlp] [lenet] [gpt2]
 """
 import json, os, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+arguments = sys.argv[1:]
+device = "cpu"
+if "--device" in arguments:
+    at = arguments.index("--device")
+    device = arguments[at + 1]
+    del arguments[at:at + 2]
 
 
 class Images(Dataset):
@@ -70,24 +76,30 @@ class Gpt(nn.Module):
 def epoch(model, optimizer, loader):
     start, samples, correct = time.perf_counter(), 0, 0
     for x, y in loader:
+        x, y = x.to(device, non_blocking=loader.pin_memory), y.to(device, non_blocking=loader.pin_memory)
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
         loss.backward()
         optimizer.step()
         samples += len(x)
+    if device != "cpu":
+        torch.cuda.synchronize()
     return samples, time.perf_counter() - start
 
 
 def measure(work, model, data, batch, tokens=1):
+    model = model.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    for workers in (0, 2) if tokens == 1 else (0,):
-        loader = DataLoader(data, batch, shuffle=True, num_workers=workers)
+    many = 2 if device == "cpu" else 4
+    for workers in (0, many) if tokens == 1 else (0,):
+        loader = DataLoader(data, batch, shuffle=True, num_workers=workers, pin_memory=device != "cpu" and workers > 0,
+                            persistent_workers=workers > 0)
         samples, seconds = min((epoch(model, optimizer, loader) for _ in range(2)), key=lambda r: r[1])
         print(json.dumps(dict(work="epoch " + work, batch=batch, peer="torch", workers=workers,
                               samples_s=round(samples * tokens / seconds), us=round(seconds * 1e6 * batch / samples, 1))), flush=True)
 
 
-for work in sys.argv[1:] or ["mlp", "lenet", "gpt2"]:
+for work in arguments or ["mlp", "lenet", "gpt2"]:
     if work == "gpt2":
         measure("gpt2 4x128", Gpt(), Text(200000, 128), 16, 128)
     else:

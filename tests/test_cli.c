@@ -1,6 +1,7 @@
 /* The kiln command as people meet it: help, training, evaluating, predicting, files. What it says to bad input is in
  * test_cli_bad.c. */
 #include "support/command.h"
+#include "support/where.h"
 
 static const char *const names[] = {"train", "eval", "predict", "generate", "inspect",
                                     "plot",  "plan", "bench",   "devices"};
@@ -65,8 +66,8 @@ static void test_help(void **state)
 static void test_manual_and_completion(void **state)
 {
     (void)state;
-    char *manual = slurp(KILN_TEST_DIR "/../docs/kiln.1", NULL);
-    char *completion = slurp(KILN_TEST_DIR "/../tools/completion/kiln.bash", NULL);
+    char *manual = slurp(test_file("../docs/kiln.1"), NULL);
+    char *completion = slurp(test_file("../tools/completion/kiln.bash"), NULL);
     assert_int_equal(shell("$K completion"), 0);
     assert_string_equal(out, completion);
     for (int i = 0; i < COMMANDS; i++) {
@@ -101,9 +102,9 @@ static void test_completion_runs(void **state)
     (void)state;
     if (shell("command -v bash") != 0)
         skip();
-    const char *ask = "bash -c 'compopt() { :; }; source " KILN_TEST_DIR "/../tools/completion/kiln.bash; "
+    const char *ask = "bash -c 'compopt() { :; }; source %s; "
                       "COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _kiln; echo \"${COMPREPLY[@]}\"'";
-    char line[1024];
+    char line[2048];
     const struct {
         const char *words, *want;
     } cases[] = {{"kiln tr", "train\n"},
@@ -112,7 +113,7 @@ static void test_completion_runs(void **state)
                  {"kiln train --model len", "lenet\n"},
                  {"kiln train --optim = lio", "lion\n"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        snprintf(line, sizeof line, ask, cases[i].words);
+        snprintf(line, sizeof line, ask, test_file("../tools/completion/kiln.bash"), cases[i].words);
         expect(0, cases[i].want, line);
     }
 }

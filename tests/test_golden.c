@@ -12,6 +12,7 @@
 #include "support/golden.h"
 #include "support/numbers.h"
 #include "support/suite.h"
+#include "support/where.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
 
@@ -320,19 +321,20 @@ static void run_case(const golden_case *g)
 
 static void run_file(const char *name, kiln_device device)
 {
-    char path[1024];
-    snprintf(path, sizeof path, "%s/golden/%s.txt", KILN_TEST_DIR, name);
+    char path[64];
+    snprintf(path, sizeof path, "golden/%s.txt", name);
     golden_file f;
-    if (!golden_open(&f, path))
-        fail_msg("cannot read %s", path);
+    if (!golden_open(&f, test_file(path)))
+        fail_msg("cannot read %s", test_file(path));
     file_name = name;
     int64_t before = failures;
     golden_case g;
     int state;
-    while ((state = golden_next(&f, &g)) == 1) {
+    for (int64_t number = 0; (state = golden_next(&f, &g)) == 1; number++) {
         kiln_on_device (device)
             kiln_scope {
-                run_case(&g);
+                if (suite_wants_named(g.op, number))
+                    run_case(&g);
             }
         golden_case_free(&g);
     }

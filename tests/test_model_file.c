@@ -5,6 +5,7 @@
 #include "support/files.h"
 #include "core/alloc.h"
 #include "io/layers.h"
+#include "support/where.h"
 
 static kiln_module *parse(const char *text)
 {
@@ -174,7 +175,7 @@ static void test_page(void **state)
 {
     (void)state;
     size_t bytes;
-    char line[2048], word[64], *page = files_get(KILN_TEST_DIR "/../docs/model-files.md", &bytes);
+    char line[2048], word[64], *page = files_get(test_file("../docs/model-files.md"), &bytes);
     page[bytes] = '\0';
     for (int i = 0; i < kiln_layer_count; i++) {
         if (!find_row(page, kiln_layers[i].name, line))

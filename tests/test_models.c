@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include "models.h"
 #include "support/core.h"
+#include "support/where.h"
 
 enum { STEPS = 10, SAMPLES = 6 };
 
@@ -183,7 +184,7 @@ static void check_model(FILE *f, const golden *g)
 static void golden_runs(void **state)
 {
     (void)state;
-    FILE *f = fopen(KILN_TEST_DIR "/golden/models.txt", "r");
+    FILE *f = fopen(test_file("golden/models.txt"), "r");
     assert_non_null(f);
     golden g;
     int models = 0;

@@ -2,6 +2,7 @@
  * the gradients of its input and parameters. golden/make_nn.py made the files. */
 #include "support/core.h"
 #include "support/golden.h"
+#include "support/where.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
 
@@ -257,7 +258,7 @@ static void each_case(void (*check)(const golden_case *g))
     golden_file file;
     golden_case g;
     int got, cases = 0;
-    assert_true(golden_open(&file, KILN_TEST_DIR "/golden/nn.txt"));
+    assert_true(golden_open(&file, test_file("golden/nn.txt")));
     while ((got = golden_next(&file, &g)) == 1) {
         check(&g);
         golden_case_free(&g);
@@ -299,7 +300,7 @@ static void describe(const char *name, kiln_module *m, char *out, size_t size)
 static void test_names(void **state)
 {
     (void)state;
-    FILE *file = fopen(KILN_TEST_DIR "/golden/nn_names.txt", "r");
+    FILE *file = fopen(test_file("golden/nn_names.txt"), "r");
     char line[2048], got[2048];
     int lines = 0;
     assert_non_null(file);

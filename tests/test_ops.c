@@ -1,10 +1,12 @@
 /* Every operation, with every case of its record: times every dtype it declares, times layouts of its operands in
- * memory, on every device, against a plain reference; results on the devices after the first must equal the first's to
- * the bit. Then what it must refuse, and its gradients.
+ * memory, on every device, against a plain reference; where the CPU's own kernels run (simulated devices) results must
+ * equal the first device's to the bit. Then what it must refuse, and its gradients.
  *
  *   KILN_TEST_DEVICES=cpu,sim:0    where to run (see support/devices.h)
  *   KILN_TEST_ONLY=matmul,conv2d   only these operations
  *   KILN_TEST_DIGEST=file          hashes of all results on the first device: test_bits compares them between runs
+ *   KILN_TEST_SMALL=1              a few cases of each operation (see support/suite.h)
+ *   KILN_TEST_SHARD=2/8            every eighth operation, from the third on
  */
 #include <math.h>
 #include <setjmp.h>
@@ -23,7 +25,7 @@
 
 static kiln_device devices[TEST_DEVICES];
 static int ndevices;
-static int64_t cases_run;
+static int64_t cases_run, compared;
 static gradient_counts gradients;
 
 /* Views of memory as it lies: with some layouts they have no window to show, and say so. */
@@ -162,7 +164,7 @@ static void run_case(const ref_entry *entry, run r)
         }
         for (int j = 0; ok && d == 0 && j < got.n; j++)
             digest_add(r.c->op->name, r.dtype, got.bits[j], got.size[j]);
-        for (int j = 0; ok && have_first && has_cpu_bits(r.device) && j < got.n; j++)
+        for (int j = 0; ok && have_first && (has_cpu_bits(r.device) || !entry->run) && j < got.n; j++)
             if (memcmp(got.bits[j], first.bits[j], got.size[j]))
                 blame(&r, "other bits than on the first device");
         cases_run++;
@@ -223,6 +225,24 @@ static bool depends_on_dtype(const test_case *c)
     return false;
 }
 
+static bool differs_from_dense(const test_case *c, layout l)
+{
+    for (int k = 0; k < c->nin && !(l == LAYOUT_MIXED && c->nin < 2); k++)
+        if (layout_of(c, k, l) != LAYOUT_DENSE)
+            return true;
+    return false;
+}
+
+/* Whether this dtype of the case runs in this layout: in all of them that differ, or in one of them. */
+static bool wants_layout(const test_case *c, int dtype, layout l)
+{
+    if (!suite_small())
+        return l == LAYOUT_DENSE || differs_from_dense(c, l);
+    int turn = c->number + dtype;
+    layout one = c->big || turn % 2 == 0 ? LAYOUT_DENSE : (layout)(LAYOUT_TRANSPOSED + turn / 2 % 3);
+    return l == (differs_from_dense(c, one) ? one : LAYOUT_DENSE);
+}
+
 static void run_layouts(const test_case *c, void *context)
 {
     const ref_entry *entry = context;
@@ -237,10 +257,7 @@ static void run_layouts(const test_case *c, void *context)
         done = true;
         for (int l = 0; l < (c->big ? LAYOUT_TRANSPOSED : LAYOUTS); l++) {
             run r = {.c = c, .dtype = (kiln_dtype)d, .l = (layout)l, .attrs = c->attrs};
-            bool differs = l == LAYOUT_DENSE;
-            for (int k = 0; k < c->nin && !(l == LAYOUT_MIXED && c->nin < 2); k++)
-                differs |= layout_of(c, k, (layout)l) != LAYOUT_DENSE;
-            if (!differs)
+            if (!wants_layout(c, d, (layout)l))
                 continue;
             if (!strcmp(c->op->name, "cast"))
                 run_casts(entry, r);
@@ -428,6 +445,8 @@ static void test_random(void **state)
 {
     (void)state;
     int64_t before = complaints();
+    if (!suite_first_shard())
+        skip();
     random_check(devices, ndevices);
     assert_int_equal(complaints() - before, 0);
 }
@@ -442,25 +461,43 @@ static void test_gradients(void **state)
     assert_int_equal(complaints() - before, 0);
 }
 
+static void test_gradients_on_devices(void **state)
+{
+    (void)state;
+    int64_t before = complaints();
+    compared = backward_check(devices, ndevices);
+    assert_int_equal(complaints() - before, 0);
+}
+
+static int run_wanted(void)
+{
+#define UNIT(name) cmocka_unit_test_setup_teardown(name, memory_before, memory_after)
+    const struct CMUnitTest everything[] = {UNIT(test_forward), UNIT(test_refusals),  UNIT(test_bad_indices),
+                                            UNIT(test_random),  UNIT(test_gradients), UNIT(test_gradients_on_devices)};
+    const struct CMUnitTest on_devices[] = {UNIT(test_forward), UNIT(test_bad_indices), UNIT(test_random),
+                                            UNIT(test_gradients_on_devices)};
+    const struct CMUnitTest results_only[] = {UNIT(test_forward)};
+    if (getenv("KILN_TEST_DIGEST"))
+        return cmocka_run_group_tests(results_only, NULL, NULL);
+    return suite_small() ? cmocka_run_group_tests(on_devices, NULL, NULL)
+                         : cmocka_run_group_tests(everything, NULL, NULL);
+}
+
 int main(void)
 {
     ndevices = devices_under_test(devices);
     if (!ndevices)
         return test_exit(0);
-#define UNIT(name) cmocka_unit_test_setup_teardown(name, memory_before, memory_after)
-    const struct CMUnitTest everything[] = {
-        UNIT(test_forward), UNIT(test_refusals), UNIT(test_bad_indices), UNIT(test_random), UNIT(test_gradients),
-    };
-    const struct CMUnitTest results_only[] = {UNIT(test_forward)};
-    int failed = getenv("KILN_TEST_DIGEST") ? cmocka_run_group_tests(results_only, NULL, NULL)
-                                            : cmocka_run_group_tests(everything, NULL, NULL);
+    int failed = run_wanted();
     if (!digest_write()) {
         fprintf(stderr, "the digest could not be written\n");
         failed++;
     }
-    printf("operations: %d, cases: %lld, gradient checks: %lld, second-order checks: %lld\n", kiln_op_count(),
-           (long long)cases_run, (long long)gradients.first, (long long)gradients.second);
-    printf("differentiable: %lld operations; constant, or with results that are no floats: %lld:%s\n",
-           (long long)gradients.operations, (long long)gradients.none, gradients.names);
+    printf("operations: %d, cases: %lld, gradient checks: %lld, second-order checks: %lld, on other devices: %lld\n",
+           kiln_op_count(), (long long)cases_run, (long long)gradients.first, (long long)gradients.second,
+           (long long)compared);
+    if (gradients.first)
+        printf("differentiable: %lld operations; constant, or with results that are no floats: %lld:%s\n",
+               (long long)gradients.operations, (long long)gradients.none, gradients.names);
     return test_exit(failed || complaints());
 }

@@ -1,5 +1,6 @@
 /* Optimizers, clipping and schedules against PyTorch: golden/make_optim.py made the numbers and says what they are. */
 #include "support/core.h"
+#include "support/where.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
 
@@ -39,11 +40,11 @@ static void copy_line(char out[LINE], const char *line)
 
 static FILE *open_golden(const char *name)
 {
-    char path[1024];
-    snprintf(path, sizeof path, "%s/golden/%s", KILN_TEST_DIR, name);
-    FILE *f = fopen(path, "r");
+    char file[64];
+    snprintf(file, sizeof file, "golden/%s", name);
+    FILE *f = fopen(test_file(file), "r");
     if (!f)
-        fail_msg("%s cannot be read", path);
+        fail_msg("%s cannot be read", test_file(file));
     return f;
 }
 

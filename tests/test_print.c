@@ -11,6 +11,7 @@
 #include "core/alloc.h"
 #include "kiln.h"
 #include "support/numbers.h"
+#include "support/where.h"
 
 typedef struct print_case {
     kiln_dtype dtype;
@@ -119,7 +120,7 @@ static bool check_case(const print_case *c, int number, int *skipped)
 static void as_pytorch_prints(void **state)
 {
     (void)state;
-    FILE *file = fopen(KILN_TEST_DIR "/golden/print.txt", "r");
+    FILE *file = fopen(test_file("golden/print.txt"), "r");
     assert_non_null(file);
     int cases = 0, wrong = 0, skipped = 0;
     print_case c;

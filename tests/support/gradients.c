@@ -21,7 +21,7 @@ static const struct {
 
 enum { LARGEST = 400 }; /* elements to differentiate by: each costs two evaluations */
 
-static bool is_listed(const char *name)
+bool gradient_is_listed(const char *name)
 {
     for (const char *const *p = without_gradient; *p; p++)
         if (!strcmp(*p, name))
@@ -29,7 +29,7 @@ static bool is_listed(const char *name)
     return false;
 }
 
-static bool is_constant(const char *name, int operand)
+bool gradient_is_constant(const char *name, int operand)
 {
     for (size_t k = 0; k < sizeof constants / sizeof *constants; k++)
         if (!strcmp(constants[k].op, name))
@@ -69,7 +69,7 @@ static int64_t place_operands(problem *p, kiln_tensor **inputs, int *n)
         placed_operand placed = {0};
         bool ok = operand_place(&values, LAYOUT_DENSE, KILN_CPU, &placed);
         free(placed.bits);
-        if (ok && values.dtype == KILN_F64 && !is_constant(p->c->op->name, k)) {
+        if (ok && values.dtype == KILN_F64 && !gradient_is_constant(p->c->op->name, k)) {
             kiln_requires_grad(placed.tensor, true);
             p->position[k] = *n;
             inputs[(*n)++] = placed.tensor;
@@ -150,7 +150,7 @@ gradient_counts gradients_check(void)
         const kiln_op *op = kiln_op_at(i);
         if (!suite_wants(op))
             continue;
-        if (is_listed(op->name) || !(op->dtypes >> KILN_F64 & 1)) {
+        if (gradient_is_listed(op->name) || !(op->dtypes >> KILN_F64 & 1)) {
             note_none(&counts, op->name);
             continue;
         }

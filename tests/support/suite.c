@@ -36,7 +36,7 @@ int64_t complaints(void)
 
 /* ---- Cases ---- */
 
-bool suite_wants(const kiln_op *op)
+static bool is_named(const char *wanted)
 {
     const char *only = getenv("KILN_TEST_ONLY");
     char names[512];
@@ -44,9 +44,46 @@ bool suite_wants(const kiln_op *op)
         return true;
     snprintf(names, sizeof names, "%s", only);
     for (char *rest = names, *name; (name = strtok_r(rest, ",", &rest));)
-        if (!strcmp(name, op->name))
+        if (!strcmp(name, wanted))
             return true;
     return false;
+}
+
+static bool in_shard(int64_t number)
+{
+    const char *text = getenv("KILN_TEST_SHARD");
+    long long mine = 0, shards = 1;
+    if (!text || !*text)
+        return true;
+    if (sscanf(text, "%lld/%lld", &mine, &shards) != 2 || mine < 0 || mine >= shards) {
+        complain("KILN_TEST_SHARD", "\"%s\" is none: 0/4 is the first of four", text);
+        return true;
+    }
+    return number % shards == mine;
+}
+
+bool suite_first_shard(void)
+{
+    return in_shard(0);
+}
+
+bool suite_wants_named(const char *name, int64_t number)
+{
+    return is_named(name) && in_shard(number);
+}
+
+bool suite_wants(const kiln_op *op)
+{
+    int number = 0;
+    while (kiln_op_at(number) != op)
+        number++;
+    return suite_wants_named(op->name, number);
+}
+
+bool suite_small(void)
+{
+    const char *text = getenv("KILN_TEST_SMALL");
+    return text && strcmp(text, "1") == 0;
 }
 
 /* The cases of a list that are the operation's; returns the number of the next case. */
@@ -68,7 +105,7 @@ static int listed_cases(const kiln_op *op, const extra_case *list, int number,
     return number;
 }
 
-void suite_cases(const kiln_op *op, void (*f)(const test_case *c, void *context), void *context)
+static void every_case(const kiln_op *op, void (*f)(const test_case *c, void *context), void *context)
 {
     int number = 0;
     for (int k = 0; op->cases && op->cases[k]; k++) {
@@ -77,6 +114,38 @@ void suite_cases(const kiln_op *op, void (*f)(const test_case *c, void *context)
     }
     number = listed_cases(op, extra_cases, number, f, context);
     listed_cases(op, big_cases, number, f, context);
+}
+
+/* The few cases of the small mode: some of the record's, one of nothing, one of odd sizes, one that is split up. */
+enum { PICK_OWN, PICK_EMPTY, PICK_ODD, PICK_BIG, PICKS };
+static const int most[PICKS] = {3, 1, 1, 1};
+
+typedef struct picker {
+    void (*f)(const test_case *c, void *context);
+    void *context;
+    int own, taken[PICKS];
+} picker;
+
+static void pick(const test_case *c, void *context)
+{
+    picker *p = context;
+    bool empty = false;
+    for (int k = 0; k < c->nin; k++)
+        empty |= c->in[k].kind != '-' && case_count(&c->in[k]) == 0;
+    int kind = c->big ? PICK_BIG : empty ? PICK_EMPTY : c->number < p->own ? PICK_OWN : PICK_ODD;
+    if (p->taken[kind]++ < most[kind])
+        p->f(c, p->context);
+}
+
+void suite_cases(const kiln_op *op, void (*f)(const test_case *c, void *context), void *context)
+{
+    picker p = {.f = f, .context = context};
+    while (op->cases && op->cases[p.own])
+        p.own++;
+    if (suite_small())
+        every_case(op, pick, &p);
+    else
+        every_case(op, f, context);
 }
 
 /* ---- The digest ---- */

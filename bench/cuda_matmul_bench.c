@@ -1,0 +1,305 @@
+/* Matrix products through Kiln's interface, in TFLOP/s beside cuBLASLt called directly with the first choice of its own
+ * heuristic, in the same run. Operands are random and take turns, so that none is found in the cache. One JSON object a
+ * line.
+ *
+ * usage: kiln_bench_cuda_matmul [--device cuda:0] [f32] [bf16] [f16]      KILN_TF32=1: f32 is measured as TF32 */
+#include "bench.h"
+
+#if __has_include(<cuda.h>) && __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#include "cuda_peer.h"
+
+enum { MOST_SETS = 16 };
+static const double beyond_cache = 128e6;             /* bytes: more than the L2 of any GPU there is */
+static const size_t scratch_bytes = (size_t)64 << 20; /* for cuBLASLt */
+
+/* c[m, n] = a[m, k] · b[k, n]; a turned operand lies transposed in memory. */
+static const struct shape {
+    const char *name;
+    int64_t m, n, k;
+    bool a_turned, b_turned;
+} shapes[] = {
+    {"1024", 1024, 1024, 1024, false, false},
+    {"2048", 2048, 2048, 2048, false, false},
+    {"4096", 4096, 4096, 4096, false, false},
+    {"8192", 8192, 8192, 8192, false, false},
+    {"gpt2 qkv", 32768, 2304, 768, false, true},
+    {"gpt2 projection", 32768, 768, 768, false, true},
+    {"gpt2 up", 32768, 3072, 768, false, true},
+    {"gpt2 down", 32768, 768, 3072, false, true},
+    {"gpt2 up, input gradient", 32768, 768, 3072, false, false},
+    {"gpt2 up, weight gradient", 3072, 768, 32768, true, false},
+    {"mlp 8192, first layer", 8192, 256, 784, false, true},
+};
+
+/* ---- Kiln ---- */
+
+typedef struct ours {
+    const struct shape *s;
+    kiln_device device;
+    int sets;
+    kiln_tensor *a[MOST_SETS], *b[MOST_SETS];
+} ours;
+
+static void run_ours(void *context)
+{
+    ours *o = context;
+    kiln_tensor *c[MOST_SETS];
+    kiln_step
+        for (int i = 0; i < o->sets; i++) {
+            kiln_tensor *a = o->s->a_turned ? kiln_transpose(o->a[i], 0, 1) : o->a[i];
+            kiln_tensor *b = o->s->b_turned ? kiln_transpose(o->b[i], 0, 1) : o->b[i];
+            c[i] = kiln_keep(kiln_matmul(a, b));
+        }
+    for (int i = 0; i < o->sets; i++)
+        kiln_release(c[i]);
+}
+
+static void wait_ours(void *context)
+{
+    kiln_device_wait(((ours *)context)->device);
+}
+
+static kiln_tensor *random_matrix(int64_t rows, int64_t columns, bool turned, kiln_dtype dtype)
+{
+    return kiln_keep(kiln_randn(KILN_SHAPE(turned ? columns : rows, turned ? rows : columns), dtype));
+}
+
+static ours make_ours(const struct shape *s, kiln_dtype dtype, kiln_device device, int sets)
+{
+    ours o = {.s = s, .device = device, .sets = sets};
+    for (int i = 0; i < sets; i++) {
+        o.a[i] = random_matrix(s->m, s->k, s->a_turned, dtype);
+        o.b[i] = random_matrix(s->k, s->n, s->b_turned, dtype);
+    }
+    kiln_eval();
+    return o;
+}
+
+static void free_ours(ours *o)
+{
+    for (int i = 0; i < o->sets; i++) {
+        kiln_release(o->a[i]);
+        kiln_release(o->b[i]);
+    }
+    kiln_memory_trim(o->device);
+}
+
+/* ---- cuBLASLt ---- */
+
+#define LT_FUNCTIONS(M)                                                                                                \
+    M(cublasLtCreate)                                                                                                  \
+    M(cublasLtMatmulDescCreate)                                                                                        \
+    M(cublasLtMatmulDescSetAttribute)                                                                                  \
+    M(cublasLtMatmulDescDestroy)                                                                                       \
+    M(cublasLtMatrixLayoutCreate)                                                                                      \
+    M(cublasLtMatrixLayoutDestroy)                                                                                     \
+    M(cublasLtMatmulPreferenceCreate)                                                                                  \
+    M(cublasLtMatmulPreferenceSetAttribute)                                                                            \
+    M(cublasLtMatmulPreferenceDestroy)                                                                                 \
+    M(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
+    M(cublasLtMatmul)
+
+typedef struct library {
+#define LT_FIELD(f) __typeof__(&f) f;
+    LT_FUNCTIONS(LT_FIELD)
+#undef LT_FIELD
+    cublasLtHandle_t handle;
+    CUdeviceptr scratch;
+} library;
+
+static void lt_check(cublasStatus_t status, const char *what)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return;
+    fprintf(stderr, "%s failed: status %d of cuBLASLt\n", what, (int)status);
+    exit(1);
+}
+#define LT(l, f, ...) lt_check((l)->f(__VA_ARGS__), #f)
+
+static library lt_open(cuda_peer *p)
+{
+    library l = {.handle = NULL};
+    void *file = dlopen("libcublasLt.so." PEER_TEXT(CUBLAS_VER_MAJOR), RTLD_NOW);
+    if (!file)
+        file = dlopen("/usr/local/cuda/lib64/libcublasLt.so." PEER_TEXT(CUBLAS_VER_MAJOR), RTLD_NOW);
+    const struct {
+        const char *name;
+        void **to;
+    } symbols[] = {
+#define LT_SYMBOL(f) {#f, (void **)&l.f},
+        LT_FUNCTIONS(LT_SYMBOL)
+#undef LT_SYMBOL
+    };
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        *symbols[i].to = file ? dlsym(file, symbols[i].name) : NULL;
+        if (*symbols[i].to)
+            continue;
+        fprintf(stderr, "cuBLASLt: %s was not found\n", symbols[i].name);
+        exit(1);
+    }
+    LT(&l, cublasLtCreate, &l.handle);
+    PEER(p, cuMemAlloc, &l.scratch, scratch_bytes);
+    return l;
+}
+
+typedef struct theirs {
+    cuda_peer *peer;
+    library *lt;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t first, second, result;
+    cublasLtMatmulHeuristicResult_t choice;
+    int sets;
+    CUdeviceptr a[MOST_SETS], b[MOST_SETS], c[MOST_SETS];
+} theirs;
+
+static void run_theirs(void *context)
+{
+    theirs *t = context;
+    const float one = 1, zero = 0;
+    for (int i = 0; i < t->sets; i++)
+        LT(t->lt, cublasLtMatmul, t->lt->handle, t->operation, &one, (const void *)t->b[i], t->first,
+           (const void *)t->a[i], t->second, &zero, (void *)t->c[i], t->result, (void *)t->c[i], t->result,
+           &t->choice.algo, (void *)t->lt->scratch, scratch_bytes, (cudaStream_t)t->peer->stream);
+}
+
+static void wait_theirs(void *context)
+{
+    peer_wait(((theirs *)context)->peer);
+}
+
+static size_t bytes_of(const kiln_tensor *t)
+{
+    return (size_t)kiln_numel(t) * kiln_dtype_size(kiln_dtype_of(t));
+}
+
+static CUdeviceptr room_for(cuda_peer *p, size_t bytes)
+{
+    CUdeviceptr room = 0;
+    PEER(p, cuMemAlloc, &room, bytes);
+    return room;
+}
+
+/* Kiln's own elements: what they are decides how much power a product takes, and so how fast it is. */
+static CUdeviceptr copy_of(cuda_peer *p, kiln_tensor *t)
+{
+    CUdeviceptr to = room_for(p, bytes_of(t));
+    void *bits = malloc(bytes_of(t));
+    if (bits && kiln_read(t, bits, bytes_of(t)))
+        PEER(p, cuMemcpyHtoD, to, bits, bytes_of(t));
+    free(bits);
+    return to;
+}
+
+/* The library counts along columns first: to it c is cᵀ = bᵀ · aᵀ. */
+static void describe(theirs *t, const struct shape *s, cudaDataType_t type, cublasComputeType_t compute)
+{
+    const library *l = t->lt;
+    cublasOperation_t first = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint64_t m = (uint64_t)s->m, n = (uint64_t)s->n, k = (uint64_t)s->k;
+    LT(l, cublasLtMatmulDescCreate, &t->operation, compute, CUDA_R_32F);
+    LT(l, cublasLtMatmulDescSetAttribute, t->operation, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+    LT(l, cublasLtMatmulDescSetAttribute, t->operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+    LT(l, cublasLtMatrixLayoutCreate, &t->first, type, s->b_turned ? k : n, s->b_turned ? n : k,
+       s->b_turned ? s->k : s->n);
+    LT(l, cublasLtMatrixLayoutCreate, &t->second, type, s->a_turned ? m : k, s->a_turned ? k : m,
+       s->a_turned ? s->m : s->k);
+    LT(l, cublasLtMatrixLayoutCreate, &t->result, type, n, m, s->n);
+}
+
+static void choose(theirs *t)
+{
+    const library *l = t->lt;
+    cublasLtMatmulPreference_t wishes;
+    int found = 0;
+    LT(l, cublasLtMatmulPreferenceCreate, &wishes);
+    LT(l, cublasLtMatmulPreferenceSetAttribute, wishes, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch_bytes,
+       sizeof scratch_bytes);
+    LT(l, cublasLtMatmulAlgoGetHeuristic, l->handle, t->operation, t->first, t->second, t->result, t->result, wishes, 1,
+       &t->choice, &found);
+    LT(l, cublasLtMatmulPreferenceDestroy, wishes);
+    if (found < 1) {
+        fprintf(stderr, "cuBLASLt has no algorithm\n");
+        exit(1);
+    }
+}
+
+static theirs make_theirs(cuda_peer *p, library *l, ours *o, cudaDataType_t type, cublasComputeType_t compute)
+{
+    theirs t = {.peer = p, .lt = l, .sets = o->sets};
+    describe(&t, o->s, type, compute);
+    choose(&t);
+    for (int i = 0; i < o->sets; i++) {
+        t.a[i] = copy_of(p, o->a[i]);
+        t.b[i] = copy_of(p, o->b[i]);
+        t.c[i] = room_for(p, (size_t)(o->s->m * o->s->n) * kiln_dtype_size(kiln_dtype_of(o->a[i])));
+    }
+    return t;
+}
+
+static void free_theirs(theirs *t)
+{
+    for (int i = 0; i < t->sets; i++) {
+        PEER(t->peer, cuMemFree, t->a[i]);
+        PEER(t->peer, cuMemFree, t->b[i]);
+        PEER(t->peer, cuMemFree, t->c[i]);
+    }
+    LT(t->lt, cublasLtMatrixLayoutDestroy, t->first);
+    LT(t->lt, cublasLtMatrixLayoutDestroy, t->second);
+    LT(t->lt, cublasLtMatrixLayoutDestroy, t->result);
+    LT(t->lt, cublasLtMatmulDescDestroy, t->operation);
+}
+
+/* ---- Side by side ---- */
+
+typedef struct precision {
+    const char *name;
+    kiln_dtype dtype;
+    cudaDataType_t type;
+} precision;
+
+static void measure(const struct shape *s, const precision *p, kiln_device device, cuda_peer *peer, library *lt)
+{
+    const char *wish = getenv("KILN_TF32");
+    bool tf32 = p->dtype == KILN_F32 && wish && strcmp(wish, "1") == 0;
+    double bytes = (double)(s->m * s->k + s->k * s->n + s->m * s->n) * (double)kiln_dtype_size(p->dtype);
+    double sets = 1 + beyond_cache / bytes;
+    ours o = make_ours(s, p->dtype, device, sets < MOST_SETS ? (int)sets : MOST_SETS);
+    theirs t = make_theirs(peer, lt, &o, p->type, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
+    bench_contender who[2] = {{run_ours, wait_ours, &o}, {run_theirs, wait_theirs, &t}};
+    double seconds[2] = {1, 1}, flop = 2.0 * (double)s->m * (double)s->n * (double)s->k * o.sets;
+    if (kiln_ok())
+        bench_in_turn(who, seconds);
+    if (kiln_ok())
+        printf("{\"work\": \"matmul %s\", \"dtype\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, \"us\": %.1f, "
+               "\"tflop_s\": %.1f, \"cublaslt_tflop_s\": %.1f, \"of_cublaslt\": %.3f}\n",
+               s->name, tf32 ? "tf32" : p->name, (long long)s->m, (long long)s->n, (long long)s->k,
+               1e6 * seconds[0] / o.sets, flop / seconds[0] / 1e12, flop / seconds[1] / 1e12, seconds[1] / seconds[0]);
+    fflush(stdout);
+    free_theirs(&t);
+    free_ours(&o);
+}
+
+int main(int argc, char **argv)
+{
+    static const precision precisions[] = {
+        {"f32", KILN_F32, CUDA_R_32F}, {"bf16", KILN_BF16, CUDA_R_16BF}, {"f16", KILN_F16, CUDA_R_16F}};
+    setenv("KILN_CUDA_JIT", "wait", 0);
+    kiln_device device = bench_device(&argc, argv, "cuda");
+    cuda_peer peer = peer_open();
+    library lt = lt_open(&peer);
+    for (size_t p = 0; p < sizeof precisions / sizeof *precisions; p++)
+        for (size_t i = 0; kiln_ok() && i < sizeof shapes / sizeof *shapes; i++)
+            if (bench_wanted(precisions[p].name, argc, argv))
+                measure(&shapes[i], &precisions[p], device, &peer, &lt);
+    return kiln_report(stderr);
+}
+
+#else
+int main(int argc, char **argv)
+{
+    bench_device(&argc, argv, "cuda");
+    printf("built without CUDA's headers: skipped\n");
+    return 0;
+}
+#endif

@@ -1,0 +1,207 @@
+/* Pointwise chains, reductions and rows over tensors of 1 GiB, in GB/s of what has to be read and written, beside the
+ * GPU's own copy of 1 GiB in the same run. One JSON object a line.
+ *
+ * usage: kiln_bench_cuda_memory [--device cuda:0] [chain] [sum] [softmax] … */
+#include "bench.h"
+
+#if __has_include(<cuda.h>)
+#include "cuda_peer.h"
+
+enum { ROWS = 16384, COLUMNS = 16384 };
+static const size_t gibibyte = (size_t)1 << 30;
+
+typedef struct tensors {
+    kiln_tensor *x, *y;         /* [ROWS, COLUMNS] */
+    kiln_tensor *column;        /* [ROWS, 1] */
+    kiln_tensor *weight, *bias; /* [COLUMNS] */
+} tensors;
+
+/* ---- The work: each a fresh tensor, or t->y when it is assigned to ---- */
+
+static kiln_tensor *copy(tensors *t)
+{
+    return kiln_clone(t->x);
+}
+
+static kiln_tensor *chain(tensors *t)
+{
+    return kiln_mul(kiln_relu(kiln_add_scalar(kiln_mul_scalar(t->x, 1.5), 0.25)), t->x);
+}
+
+static kiln_tensor *update(tensors *t)
+{
+    kiln_assign(t->y, kiln_add(kiln_mul_scalar(t->y, 0.9), kiln_mul_scalar(t->x, 0.1)));
+    return t->y;
+}
+
+static kiln_tensor *gelu(tensors *t)
+{
+    return kiln_gelu(t->x);
+}
+
+static kiln_tensor *halve(tensors *t)
+{
+    return kiln_cast(kiln_mul_scalar(t->x, 2), KILN_BF16);
+}
+
+static kiln_tensor *rows_and_columns(tensors *t)
+{
+    return kiln_mul(kiln_add(t->x, t->bias), t->column);
+}
+
+static kiln_tensor *sum(tensors *t)
+{
+    return kiln_sum_all(t->x);
+}
+
+static kiln_tensor *squares(tensors *t)
+{
+    return kiln_sum_all(kiln_mul(t->x, t->x));
+}
+
+static kiln_tensor *sum_rows(tensors *t)
+{
+    return kiln_sum(t->x, KILN_DIMS(1), true);
+}
+
+static kiln_tensor *sum_columns(tensors *t)
+{
+    return kiln_sum(t->x, KILN_DIMS(0), true);
+}
+
+static kiln_tensor *max_rows(tensors *t)
+{
+    return kiln_amax(t->x, KILN_DIMS(1), true);
+}
+
+static kiln_tensor *softmax(tensors *t)
+{
+    return kiln_softmax(t->x, 1);
+}
+
+static kiln_tensor *layer_norm(tensors *t)
+{
+    return kiln_layer_norm(t->x, KILN_SHAPE(COLUMNS), t->weight, t->bias, 1e-5);
+}
+
+static const struct work {
+    const char *name, *what;
+    double gibibytes; /* read and written at least */
+    kiln_tensor *(*record)(tensors *t);
+} works[] = {
+    {"copy", "y = x", 2, copy},
+    {"chain", "y = relu(x*a + b) * x", 2, chain},
+    {"update", "y = y*a + x*b", 3, update},
+    {"gelu", "y = gelu(x)", 2, gelu},
+    {"bf16", "y = bf16(x*a)", 1.5, halve},
+    {"broadcast", "y = (x + row) * column", 2, rows_and_columns},
+    {"sum", "sum of all", 1, sum},
+    {"squares", "sum of x*x", 1, squares},
+    {"sum_rows", "sum of each row", 1, sum_rows},
+    {"sum_columns", "sum of each column", 1, sum_columns},
+    {"max_rows", "largest of each row", 1, max_rows},
+    {"softmax", "softmax of each row", 2, softmax},
+    {"layer_norm", "layer norm of each row", 2, layer_norm},
+};
+
+/* ---- Kiln and the copy ---- */
+
+typedef struct ours {
+    tensors *t;
+    const struct work *work;
+    kiln_device device;
+} ours;
+
+static void run_ours(void *context)
+{
+    ours *o = context;
+    kiln_tensor *result = NULL;
+    kiln_step
+        result = kiln_keep(o->work->record(o->t));
+    if (result != o->t->y)
+        kiln_release(result);
+}
+
+static void wait_ours(void *context)
+{
+    kiln_device_wait(((ours *)context)->device);
+}
+
+typedef struct theirs {
+    cuda_peer peer;
+    CUdeviceptr from, to;
+} theirs;
+
+static void run_theirs(void *context)
+{
+    theirs *t = context;
+    PEER(&t->peer, cuMemcpyDtoDAsync, t->to, t->from, gibibyte, t->peer.stream);
+}
+
+static void wait_theirs(void *context)
+{
+    peer_wait(&((theirs *)context)->peer);
+}
+
+static tensors make_tensors(void)
+{
+    tensors t = {0};
+    t.x = kiln_keep(kiln_randn(KILN_SHAPE(ROWS, COLUMNS), KILN_F32));
+    t.y = kiln_keep(kiln_zeros(KILN_SHAPE(ROWS, COLUMNS), KILN_F32));
+    t.column = kiln_keep(kiln_ones(KILN_SHAPE(ROWS, 1), KILN_F32));
+    t.weight = kiln_keep(kiln_randn(KILN_SHAPE(COLUMNS), KILN_F32));
+    t.bias = kiln_keep(kiln_randn(KILN_SHAPE(COLUMNS), KILN_F32));
+    kiln_eval();
+    return t;
+}
+
+static void free_tensors(tensors *t)
+{
+    kiln_tensor *all[] = {t->x, t->y, t->column, t->weight, t->bias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        kiln_release(all[i]);
+}
+
+static void measure(const struct work *w, tensors *t, kiln_device device, theirs *peer)
+{
+    ours o = {t, w, device};
+    bench_contender who[2] = {{run_ours, wait_ours, &o}, {run_theirs, wait_theirs, peer}};
+    double seconds[2], bytes = w->gibibytes * (double)gibibyte;
+    bench_in_turn(who, seconds);
+    if (!kiln_ok())
+        return;
+    kiln_plan_info info = {0};
+    kiln_plan_last(&info);
+    double ours_gbs = bytes / seconds[0] / 1e9, copy_gbs = 2.0 * (double)gibibyte / seconds[1] / 1e9;
+    printf("{\"work\": \"memory %s\", \"what\": \"%s\", \"us\": %.1f, \"gb_s\": %.0f, \"copy_gb_s\": %.0f, "
+           "\"of_copy\": %.3f, \"kernels\": %d}\n",
+           w->name, w->what, 1e6 * seconds[0], ours_gbs, copy_gbs, ours_gbs / copy_gbs, (int)info.kernels);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    setenv("KILN_CUDA_JIT", "wait", 0); /* what is measured is what is reached in the end */
+    kiln_device device = bench_device(&argc, argv, "cuda");
+    tensors t = make_tensors();
+    theirs peer = {.peer = peer_open()};
+    PEER(&peer.peer, cuMemAlloc, &peer.from, gibibyte);
+    PEER(&peer.peer, cuMemAlloc, &peer.to, gibibyte);
+    PEER(&peer.peer, cuMemsetD8Async, peer.from, 1, gibibyte, peer.peer.stream);
+    for (size_t i = 0; kiln_ok() && i < sizeof works / sizeof *works; i++)
+        if (bench_wanted(works[i].name, argc, argv))
+            measure(&works[i], &t, device, &peer);
+    PEER(&peer.peer, cuMemFree, peer.from);
+    PEER(&peer.peer, cuMemFree, peer.to);
+    free_tensors(&t);
+    return kiln_report(stderr);
+}
+
+#else
+int main(int argc, char **argv)
+{
+    bench_device(&argc, argv, "cuda");
+    printf("built without CUDA's headers: skipped\n");
+    return 0;
+}
+#endif

@@ -1,0 +1,324 @@
+/* Training comes out the same wherever it runs: whole steps of small networks, of every optimizer, fed by the loader
+ * and by kiln_fit, on the devices after the first and on the first; then steps that fail in the middle. Rounding may
+ * differ, so losses and weights are near each other; where the CPU's kernels run they are the same to the bit.
+ *
+ * It is small enough for checkers under which kernels take a hundred times as long. KILN_TEST_DEVICES and
+ * KILN_TEST_SHARD: see support/devices.h and support/suite.h. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "models.h"
+#include "support/devices.h"
+#include "support/suite.h"
+
+enum { STEPS = 3, BATCH = 6, SIDE = 28, LENGTH = 9, VOCABULARY = 64, MOST_STEPS = 16 };
+
+static kiln_device devices[TEST_DEVICES];
+static int ndevices;
+
+/* ---- What a run leaves ---- */
+
+typedef struct trained {
+    double loss[MOST_STEPS];
+    int nlosses;
+    float *before, *after; /* all parameters, one after the other */
+    int64_t count;
+} trained;
+
+static void trained_free(trained *t)
+{
+    free(t->before);
+    free(t->after);
+    memset(t, 0, sizeof *t);
+}
+
+static float *read_parameters(kiln_module *m, int64_t *count)
+{
+    kiln_params p = kiln_parameters(m);
+    int64_t n = 0, at = 0;
+    for (int64_t i = 0; i < p.count; i++)
+        n += kiln_numel(p.tensors[i]);
+    float *all = calloc((size_t)n + 1, sizeof *all);
+    for (int64_t i = 0; i < p.count; i++) {
+        int64_t size = kiln_numel(p.tensors[i]);
+        if (!kiln_read(p.tensors[i], all + at, (size_t)size * sizeof *all))
+            fail_msg("%s cannot be read: %s", p.names[i], kiln_last_error()->message);
+        at += size;
+    }
+    *count = n;
+    return all;
+}
+
+/* How far b's change of the weights is from a's, as a share of a's. */
+static double difference(const trained *a, const trained *b)
+{
+    double apart = 0, change = 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        apart += pow((double)b->after[i] - a->after[i], 2);
+        change += pow((double)a->after[i] - a->before[i], 2);
+    }
+    return change > 0 ? sqrt(apart / change) : apart > 0;
+}
+
+static void assert_agree(const char *what, const trained *first, const trained *other, kiln_device device)
+{
+    bool same = has_cpu_bits(device);
+    assert_int_equal(first->count, other->count);
+    assert_int_equal(first->nlosses, other->nlosses);
+    for (int i = 0; i < first->nlosses; i++) {
+        double off = fabs(other->loss[i] - first->loss[i]) / (1 + fabs(first->loss[i]));
+        if (!(off <= (same ? 0 : 1e-4)))
+            fail_msg("%s on %s: loss %.7g after %d steps, on the first device %.7g", what, kiln_device_name(device),
+                     other->loss[i], i, first->loss[i]);
+    }
+    double off = difference(first, other);
+    if (!(off <= (same ? 0 : 0.02)))
+        fail_msg("%s on %s: the weights' change is off by %.2g of it", what, kiln_device_name(device), off);
+    print_message("%s on %s: weights' change within %.1e of it\n", what, kiln_device_name(device), off);
+}
+
+/* ---- Steps ---- */
+
+typedef struct work {
+    const char *name, *model, *optimizer;
+    kiln_optim_options options;
+    double clip;
+} work;
+
+static kiln_module *build(const char *text, kiln_device device, bool *tokens)
+{
+    char why[200];
+    model_options options = {0};
+    const model_entry *entry = model_find(text, &options, why, sizeof why);
+    if (!entry)
+        fail_msg("%s: %s", text, why);
+    kiln_module *m = NULL;
+    kiln_manual_seed(7);
+    kiln_on_device (KILN_CPU) /* the same weights everywhere */
+        m = entry->build(options);
+    if (!m || !kiln_module_to(m, device))
+        fail_msg("%s: %s", text, kiln_last_error()->message);
+    *tokens = entry->tokens;
+    return m;
+}
+
+/* Batch number `step`: images, or tokens that are their own targets. */
+static void make_batch(bool tokens, int step, kiln_device device, kiln_tensor **x, kiln_tensor **y)
+{
+    *x = *y = NULL;
+    kiln_on_device (KILN_CPU) {
+        kiln_manual_seed(100 + (uint64_t)step);
+        if (tokens) {
+            *x = kiln_randint(0, VOCABULARY, KILN_SHAPE(BATCH, LENGTH), KILN_I64);
+            *y = kiln_reshape(*x, KILN_SHAPE(BATCH * LENGTH));
+        } else {
+            *x = kiln_randn(KILN_SHAPE(BATCH, 1, SIDE, SIDE), KILN_F32);
+            *y = kiln_randint(0, 10, KILN_SHAPE(BATCH), KILN_I64);
+        }
+    }
+    *x = kiln_to(*x, device);
+    *y = kiln_to(*y, device);
+}
+
+static double train_step(kiln_module *m, kiln_optim *o, const work *w, kiln_tensor *x, kiln_tensor *y)
+{
+    kiln_tensor *loss = NULL;
+    kiln_step {
+        kiln_zero_grad(o);
+        kiln_tensor *z = kiln_forward(m, x);
+        if (kiln_ndim(z) == 3)
+            z = kiln_flatten(z, 0, 1);
+        loss = kiln_keep(kiln_cross_entropy(z, y));
+        kiln_backward(loss);
+        if (w->clip > 0)
+            kiln_clip_grad_norm(kiln_parameters(m), w->clip);
+        kiln_optim_step(o);
+    }
+    double value = kiln_item(loss);
+    kiln_release(loss);
+    return value;
+}
+
+static trained run(const work *w, kiln_device device)
+{
+    trained t = {0};
+    bool tokens;
+    kiln_module *m = build(w->model, device, &tokens);
+    kiln_optim *o = kiln_optim_new(w->optimizer, kiln_parameters(m), w->options);
+    t.before = read_parameters(m, &t.count);
+    for (; t.nlosses < STEPS; t.nlosses++)
+        kiln_scope {
+            kiln_tensor *x, *y;
+            make_batch(tokens, t.nlosses, device, &x, &y);
+            t.loss[t.nlosses] = train_step(m, o, w, x, y);
+        }
+    t.after = read_parameters(m, &t.count);
+    if (!kiln_ok())
+        fail_msg("%s on %s: %s", w->name, kiln_device_name(device), kiln_last_error()->message);
+    kiln_optim_free(o);
+    kiln_module_free(m);
+    return t;
+}
+
+static const work works[] = {
+    {"mlp, adam", "mlp", "adam", {.lr = 1e-3}, 0},
+    {"lenet, adam", "lenet", "adam", {.lr = 1e-3}, 0},
+    {"gpt2, adamw and clipping", "gpt2:layers=1,embed=32,heads=2,context=16,vocabulary=64", "adamw", {.lr = 1e-3}, 1},
+    {"char-lstm, adam", "char-lstm:embed=16,hidden=32,vocabulary=64", "adam", {.lr = 1e-3}, 0},
+    {"lenet, sgd", "lenet", "sgd", {.lr = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3}, 0},
+    {"mlp, amsgrad", "mlp", "adam", {.lr = 1e-3, .amsgrad = true}, 0},
+    {"mlp, rmsprop", "mlp", "rmsprop", {.lr = 1e-3, .momentum = 0.5, .centered = true}, 0},
+    {"mlp, adagrad", "mlp", "adagrad", {.lr = 1e-2, .lr_decay = 0.1}, 0},
+    {"mlp, lion", "mlp", "lion", {.lr = 1e-4}, 0},
+};
+
+static void test_steps(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
+        if (!suite_wants_named(works[i].name, (int64_t)i))
+            continue;
+        trained first = run(&works[i], devices[0]);
+        for (int d = 1; d < ndevices; d++) {
+            trained other = run(&works[i], devices[d]);
+            assert_agree(works[i].name, &first, &other, devices[d]);
+            trained_free(&other);
+        }
+        trained_free(&first);
+    }
+}
+
+/* ---- Batches of the loader ---- */
+
+/* The loop as people write it: batches come from workers, each to an address of its own; the last is smaller. */
+static trained run_loader(kiln_device device)
+{
+    static const work w = {"mlp from the loader", "mlp", "adam", {.lr = 1e-3}, 0};
+    trained t = {0};
+    bool tokens;
+    kiln_module *m = build(w.model, device, &tokens);
+    kiln_optim *o = kiln_optim_new(w.optimizer, kiln_parameters(m), w.options);
+    kiln_dataset *d = kiln_data_digits(.count = 4 * BATCH + 3);
+    kiln_loader *l = kiln_loader_new(d, .batch = BATCH, .shuffle = true, .seed = 3, .workers = 2, .device = device);
+    kiln_batch b;
+    t.before = read_parameters(m, &t.count);
+    for (int epoch = 0; epoch < 2; epoch++)
+        while (t.nlosses < MOST_STEPS && kiln_loader_next(l, &b))
+            t.loss[t.nlosses++] = train_step(m, o, &w, b.x, b.y);
+    t.after = read_parameters(m, &t.count);
+    if (!kiln_ok())
+        fail_msg("the loader on %s: %s", kiln_device_name(device), kiln_last_error()->message);
+    assert_int_equal(t.nlosses, 10);
+    kiln_loader_free(l);
+    kiln_data_free(d);
+    kiln_optim_free(o);
+    kiln_module_free(m);
+    return t;
+}
+
+/* kiln_fit: sums on the device, validation in eval mode. */
+static trained run_fit(kiln_device device)
+{
+    trained t = {0};
+    bool tokens;
+    kiln_module *m = build("lenet", device, &tokens);
+    kiln_dataset *d = kiln_data_digits(.count = 40), *test = kiln_data_digits(.test = true, .count = 20);
+    t.before = read_parameters(m, &t.count);
+    kiln_history h = kiln_fit(m, d, .epochs = 2, .batch = 8, .validate = test, .workers = 1, .metrics = KILN_ACCURACY);
+    for (int64_t i = 0; i < h.count; i++) {
+        t.loss[t.nlosses++] = h.epochs[i].train.loss;
+        t.loss[t.nlosses++] = h.epochs[i].test.loss;
+    }
+    t.after = read_parameters(m, &t.count);
+    if (!kiln_ok())
+        fail_msg("kiln_fit on %s: %s", kiln_device_name(device), kiln_last_error()->message);
+    kiln_history_free(&h);
+    kiln_data_free(d);
+    kiln_data_free(test);
+    kiln_module_free(m);
+    return t;
+}
+
+static void compare_runs(const char *what, int number, trained (*once)(kiln_device device))
+{
+    if (!suite_wants_named(what, number))
+        skip();
+    trained first = once(devices[0]);
+    for (int d = 1; d < ndevices; d++) {
+        trained other = once(devices[d]);
+        assert_agree(what, &first, &other, devices[d]);
+        trained_free(&other);
+    }
+    trained_free(&first);
+}
+
+static void test_loader(void **state)
+{
+    (void)state;
+    compare_runs("the loader", 1, run_loader);
+}
+
+static void test_fit(void **state)
+{
+    (void)state;
+    compare_runs("kiln_fit", 2, run_fit);
+}
+
+/* ---- A step that fails ---- */
+
+/* A bad label stops a step, which then has changed nothing; the steps behind it are skipped, later ones run. */
+static trained run_fault(kiln_device device)
+{
+    static const work w = {"a bad label", "mlp", "adam", {.lr = 1e-3}, 0};
+    trained t = {0};
+    bool tokens;
+    kiln_module *m = build(w.model, device, &tokens);
+    kiln_optim *o = kiln_optim_new(w.optimizer, kiln_parameters(m), w.options);
+    t.before = read_parameters(m, &t.count);
+    for (int i = 0; i < STEPS; i++)
+        kiln_scope {
+            kiln_tensor *x, *y;
+            make_batch(false, i, device, &x, &y);
+            double good = train_step(m, o, &w, x, y);
+            double bad = train_step(m, o, &w, x, kiln_add_scalar(y, 1000));
+            if (!isnan(bad) || kiln_last_error()->code != KILN_E_INDEX)
+                fail_msg("label 1000 on %s: loss %g, \"%s\"", kiln_device_name(device), bad,
+                         kiln_last_error()->message);
+            kiln_error_clear();
+            t.loss[t.nlosses++] = good;
+        }
+    t.after = read_parameters(m, &t.count);
+    assert_int_equal(kiln_optim_steps(o), STEPS);
+    kiln_optim_free(o);
+    kiln_module_free(m);
+    return t;
+}
+
+static void test_fault(void **state)
+{
+    (void)state;
+    compare_runs("a bad label", 3, run_fault);
+}
+
+static int all_on_other_devices(void **state)
+{
+    (void)state;
+    if (ndevices < 2)
+        print_message("one device only: nothing to compare\n");
+    return 0;
+}
+
+int main(void)
+{
+    ndevices = devices_under_test(devices);
+    if (!ndevices)
+        return test_exit(0);
+#define UNIT(name) cmocka_unit_test_setup_teardown(name, memory_before, memory_after)
+    const struct CMUnitTest tests[] = {UNIT(test_steps), UNIT(test_loader), UNIT(test_fit), UNIT(test_fault)};
+    return test_exit(cmocka_run_group_tests(tests, all_on_other_devices, NULL));
+}
