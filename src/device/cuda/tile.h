@@ -28,7 +28,7 @@ enum {
 
 /* The tiles there are, (rows, columns, slices). */
 #define KILN_CUDA_TILES(X)                                                                                             \
-    X(8, 8, 16) X(8, 8, 32) X(16, 8, 16) X(16, 16, 16) X(16, 32, 8) X(32, 32, 8) X(32, 64, 4) X(64, 64, 2)
+    X(8, 8, 16) X(16, 8, 16) X(16, 16, 16) X(16, 32, 8) X(32, 32, 8) X(32, 64, 4) X(64, 64, 2)
 
 /* Elements along k in a slice: slice i sums those from i times as many, in ascending order. The last ones may be
  * shorter or empty. */
