@@ -31,6 +31,8 @@ EMBED(kiln_cuda_text_softmax, "device/cuda/softmax.cuh");
 EMBED(kiln_cuda_text_picks, "device/cuda/picks.cuh");
 EMBED(kiln_cuda_text_tile, "device/cuda/tile.cuh");
 EMBED(kiln_cuda_text_tile_h, "device/cuda/tile.h");
+EMBED(kiln_cuda_text_staged, "device/cuda/staged.cuh");
+EMBED(kiln_cuda_text_straight, "device/cuda/straight.cuh");
 EMBED(kiln_cuda_text_async, "device/cuda/async.cuh");
 EMBED(kiln_cuda_text_math, "ops/pointwise_math.h");
 
@@ -50,6 +52,8 @@ static const struct {
     {"device/cuda/picks.cuh", kiln_cuda_text_picks},
     {"device/cuda/tile.cuh", kiln_cuda_text_tile},
     {"device/cuda/tile.h", kiln_cuda_text_tile_h},
+    {"device/cuda/staged.cuh", kiln_cuda_text_staged},
+    {"device/cuda/straight.cuh", kiln_cuda_text_straight},
     {"device/cuda/async.cuh", kiln_cuda_text_async},
     {"ops/pointwise_math.h", kiln_cuda_text_math},
 };

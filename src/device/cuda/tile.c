@@ -23,8 +23,8 @@ typedef struct tile {
 } tile;
 
 static const tile tiles[] = {
-    {8, 8, 16, 740, 2800},   {16, 8, 16, 760, 3400},  {16, 16, 16, 740, 4400}, {16, 32, 8, 600, 8500},
-    {32, 32, 8, 620, 13000}, {32, 64, 4, 700, 23000}, {64, 64, 2, 700, 42000},
+    {8, 8, 128, 650, 1200}, {16, 8, 64, 660, 1800},  {16, 16, 32, 660, 3000}, {16, 32, 16, 600, 6000},
+    {16, 32, 8, 600, 8500}, {32, 32, 8, 620, 13000}, {32, 64, 4, 700, 23000}, {64, 64, 2, 700, 42000},
 };
 enum { TILES = sizeof tiles / sizeof *tiles };
 
@@ -40,6 +40,10 @@ kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slice
     t.across = times(n, cols);
     t.down = times(m, rows);
     t.tiles = t.across * t.down * matrices;
+    if (KILN_CUDA_TILE_STRAIGHT(rows, cols, slices)) {
+        t.shared = (size_t)(rows * cols * (slices / KILN_CUDA_TILE_BESIDE(rows, cols))) * sizeof(float);
+        return t;
+    }
     int64_t chunks = times(KILN_CUDA_TILE_SLICE(k, slices), KILN_CUDA_TILE_CHUNK);
     int64_t stages = chunks < KILN_CUDA_TILE_STAGES ? chunks : KILN_CUDA_TILE_STAGES;
     int64_t floats = KILN_CUDA_TILE_SUMS(rows, cols) + stages * KILN_CUDA_TILE_STAGE(rows, cols);
