@@ -160,6 +160,7 @@ template <int M, int N, int K, bool TA, bool TB> struct constant_shape {
     const float *a, *b;
     static constexpr int64_t m = M, n = N, k = K, a_row = TA ? 1 : K, a_col = TA ? M : 1, b_row = TB ? 1 : N,
                              b_col = TB ? K : 1, a_matrix = 0, b_matrix = 0;
+    static constexpr bool aligned = true;
 };
 
 #define MLP(X, B)                                                                                                      \

@@ -15,8 +15,8 @@ template <int ROWS, int COLS> struct kiln_cuda_straight {
         LANES = AREA / 16, /* threads of a slice */
         SLICES = KILN_CUDA_TILE_THREADS / LANES,
         BESIDE = KILN_CUDA_TILE_BESIDE(ROWS, COLS),
-        ROUND = 4 * SLICES, /* along k, until it is a slice's turn again */
-        ACROSS = COLS / 4,  /* a slice's threads, as a grid of which … */
+        ROUND = 4 * SLICES,             /* along k, until it is a slice's turn again */
+        ACROSS = COLS / 4,              /* a slice's threads, as a grid of which … */
         NEAR = ACROSS < 8 ? ACROSS : 8, /* … a warp has as many columns, and eight of its threads one row */
     };
 
@@ -38,8 +38,7 @@ template <int ROWS, int COLS> struct kiln_cuda_straight {
     }
 
     /* Four k, of which `left` are there, as x[k][line]. */
-    template <bool ALONG>
-    static __device__ __forceinline__ void load(const lines &l, int left, float (&x)[4][4])
+    template <bool ALONG> static __device__ __forceinline__ void load(const lines &l, int left, float (&x)[4][4])
     {
         if (l.vector) {
             const float4 none = {0, 0, 0, 0};
@@ -61,8 +60,7 @@ template <int ROWS, int COLS> struct kiln_cuda_straight {
                 x[j][i] = j < left ? l.from[(i < l.last ? i : l.last) * l.line + j * l.step] : 0;
     }
 
-    static __device__ __forceinline__ void multiply(const float (&x)[4][4], const float (&y)[4][4],
-                                                    float (&sum)[4][4])
+    static __device__ __forceinline__ void multiply(const float (&x)[4][4], const float (&y)[4][4], float (&sum)[4][4])
     {
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -109,8 +107,7 @@ template <int ROWS, int COLS> struct kiln_cuda_straight {
             *(float2 *)(to + row_of(first) * COLS + (slice >> 2) * 2) = float2{x[0], x[1]};
 #pragma unroll
         for (int i = 0; i < 4 / BESIDE; i++)
-            *(float4 *)(to + row_of(first + i) * COLS) =
-    float4{x[i * 4], x[i * 4 + 1], x[i * 4 + 2], x[i * 4 + 3]};
+            *(float4 *)(to + row_of(first + i) * COLS) = float4{x[i * 4], x[i * 4 + 1], x[i * 4 + 2], x[i * 4 + 3]};
     }
 
     /* All sums of the tile, those of the slices of a warp added up. There are always two places for what is loaded: one

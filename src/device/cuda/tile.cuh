@@ -34,11 +34,11 @@ static __device__ __forceinline__ void kiln_cuda_tile_finish(const float *sums, 
 }
 
 static __device__ __forceinline__ kiln_cuda_panel kiln_cuda_panel_of(const float *from, int64_t line, int64_t step,
-                                                                     int lines, bool fours, bool whole)
+                                                                     int lines, bool aligned, bool fours, bool whole)
 {
-    kiln_cuda_panel p = {from, line, step, lines, false, fours, whole};
-    p.vector = (step == 1 ? line : line == 1 ? step : 1) % 4 == 0 && (unsigned long long)from % 16 == 0;
-    return p;
+    const bool vector = (step == 1 ? line : line == 1 ? step : 1) % 4 == 0;
+    return kiln_cuda_panel{from,  line, step, lines, vector && (aligned || (unsigned long long)from % 16 == 0),
+                           fours, whole};
 }
 
 template <typename Tiler, typename Shape, typename... More>
@@ -71,9 +71,9 @@ static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t ti
     const int cols = s.n % COLS == 0 || s.n - col >= COLS ? COLS : (int)(s.n - col);
     const bool a_fours = (s.a_col == 1 ? s.k : s.m) % 4 == 0, b_fours = (s.b_row == 1 ? s.k : s.n) % 4 == 0;
     const kiln_cuda_panel a = kiln_cuda_panel_of(s.a + matrix * s.a_matrix + row * s.a_row, s.a_row, s.a_col, rows,
-                                                 a_fours, a_fours && s.k % 4 == 0);
+                                                 s.aligned && s.a_matrix % 4 == 0, a_fours, a_fours && s.k % 4 == 0);
     const kiln_cuda_panel b = kiln_cuda_panel_of(s.b + matrix * s.b_matrix + col * s.b_col, s.b_col, s.b_row, cols,
-                                                 b_fours, b_fours && s.k % 4 == 0);
+                                                 s.aligned && s.b_matrix % 4 == 0, b_fours, b_fours && s.k % 4 == 0);
     const int64_t at = (matrix * s.m + row) * s.n + col;
     float *sums = (float *)shared;
     if constexpr (KILN_CUDA_TILE_STRAIGHT(ROWS, COLS, SLICES)) {
