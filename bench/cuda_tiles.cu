@@ -115,8 +115,10 @@ static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
     extern __shared__ float4 shared[];
     const to_memory sink = {to};
     for (int r = 1; r <= rounds; r++) {
-        for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+        for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             kiln_cuda_tile<ROWS, COLS, SLICES>(s, tile, shared, sink);
+            __syncthreads();
+        }
         barrier(FENCE, memory, (unsigned)r);
     }
 }
@@ -131,8 +133,10 @@ static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
         kiln_cuda_matrices now = s;
         now.a = r % 2 ? x : y;
         const to_memory sink = {r % 2 ? y : x};
-        for (int64_t tile = (blockIdx.x + (unsigned)r * 7) % gridDim.x; tile < tiles; tile += gridDim.x)
-            kiln_cuda_tile<8, 8, 16>(now, tile, shared, sink);
+        for (int64_t tile = (blockIdx.x + (unsigned)r * 7) % gridDim.x; tile < tiles; tile += gridDim.x) {
+            kiln_cuda_tile<8, 8, 128>(now, tile, shared, sink);
+            __syncthreads();
+        }
         barrier(kind, memory, (unsigned)r);
     }
 }
@@ -156,6 +160,7 @@ template <int M, int N, int K, bool TA, bool TB> struct constant_shape {
     const float *a, *b;
     static constexpr int64_t m = M, n = N, k = K, a_row = TA ? 1 : K, a_col = TA ? M : 1, b_row = TB ? 1 : N,
                              b_col = TB ? K : 1, a_matrix = 0, b_matrix = 0;
+    static constexpr bool aligned = true;
 };
 
 #define MLP(X, B)                                                                                                      \
@@ -334,7 +339,7 @@ static bool sees_earlier_waves(int n, int kind)
 {
     const int rounds = 40;
     shape p = {n, n, n, 1, false, false};
-    kiln_cuda_tiling t = kiln_cuda_tiling_with(8, 8, 16, n, n, n, 1);
+    kiln_cuda_tiling t = kiln_cuda_tiling_with(8, 8, 128, n, n, n, 1);
     kiln_cuda_matrices s = matrices_of(p, a, b);
     float *x = c, *y = c + (1 << 20);
     kiln_cuda_call call = {};

@@ -31,6 +31,31 @@ static void test_tiles_cover_the_product(void **state)
     }
 }
 
+static void test_tiles_have_kernels(void **state)
+{
+    (void)state;
+#define SAME(r, c, s) (tiles[i].rows == (r) && tiles[i].cols == (c) && tiles[i].slices == (s)) ||
+    for (int i = 0; i < TILES; i++)
+        assert_true(KILN_CUDA_TILES(SAME) false);
+}
+
+/* Products of a step of a small network: few tiles where that costs little, all blocks where k is long. */
+static void test_tiles_fit_the_measurements(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int32_t rows, cols;
+    } known[] = {{32, 256, 784, 8, 8},   {32, 128, 256, 16, 8}, {32, 10, 128, 8, 8},    {32, 128, 10, 16, 32},
+                 {32, 256, 128, 16, 16}, {10, 128, 32, 16, 16}, {128, 256, 32, 16, 32}, {256, 784, 32, 32, 64}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        kiln_cuda_tiling t;
+        assert_true(kiln_cuda_tiling_of(known[i].m, known[i].n, known[i].k, 1, &t));
+        assert_int_equal(t.rows, known[i].rows);
+        assert_int_equal(t.cols, known[i].cols);
+    }
+}
+
 static void test_what_is_left_to_the_library(void **state)
 {
     (void)state;
@@ -46,6 +71,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiles_cover_the_product),
+        cmocka_unit_test(test_tiles_have_kernels),
+        cmocka_unit_test(test_tiles_fit_the_measurements),
         cmocka_unit_test(test_what_is_left_to_the_library),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,15 +38,23 @@ static void say_parameters(author *a)
     say(a, "void *data[%lld]; };\n", LL(c->npointers));
 }
 
+/* Where a product's addresses are: a, b and, without a group, the result. */
+static int product_pointers(const kiln_cuda_step *s)
+{
+    return s->pointers + (s->group ? s->group->k.p.nloads + s->group->k.p.nstores : 0);
+}
+
 /* A product's sizes are constants, so that its tiles know them. */
 static void say_shape(author *a, const kiln_cuda_step *s)
 {
     const kiln_cuda_matrices *m = &s->product;
+    const kiln_cuda_pointer *p = a->chain->pointers + product_pointers(s);
     say(a,
         "struct shape%d { const float *a, *b; static constexpr int64_t m = %lldL, n = %lldL, k = %lldL, a_row = %lldL, "
-        "a_col = %lldL, b_row = %lldL, b_col = %lldL, a_matrix = %lldL, b_matrix = %lldL; };\n",
+        "a_col = %lldL, b_row = %lldL, b_col = %lldL, a_matrix = %lldL, b_matrix = %lldL; "
+        "static constexpr bool aligned = %s; };\n",
         s->kernel, LL(m->m), LL(m->n), LL(m->k), LL(m->a_row), LL(m->a_col), LL(m->b_row), LL(m->b_col),
-        LL(m->a_matrix), LL(m->b_matrix));
+        LL(m->a_matrix), LL(m->b_matrix), p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0 ? "true" : "false");
 }
 
 /* ---- Steps ---- */
@@ -84,9 +92,7 @@ static void say_reduction(author *a, const kiln_cuda_step *s, const char *seat)
 static void say_product(author *a, const kiln_cuda_step *s, const char *unit)
 {
     const kiln_cuda_tiling *t = &s->tiling;
-    int at = s->pointers;
-    if (s->group)
-        at += s->group->k.p.nloads + s->group->k.p.nstores;
+    int at = product_pointers(s);
     say(a, "const shape%d p = {(const float *)k.data[%d], (const float *)k.data[%d]}; ", s->kernel, at, at + 1);
     if (s->group)
         say_program(a, s);

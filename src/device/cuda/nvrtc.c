@@ -15,37 +15,39 @@
 
 /* ---- Headers that generated text includes, as they were when this was compiled ---- */
 
-#define EMBED(name, path)                                                                                              \
-    __asm__(".section .rodata\n" #name ":\n.incbin \"" path "\"\n.byte 0\n.previous\n");                               \
-    extern const char name[] __asm__(#name)
-EMBED(kiln_cuda_text_fold, "device/cuda/fold.cuh");
-EMBED(kiln_cuda_text_words, "device/cuda/words.cuh");
-EMBED(kiln_cuda_text_pointwise, "device/cuda/pointwise.cuh");
-EMBED(kiln_cuda_text_reduction, "device/cuda/reduction.h");
-EMBED(kiln_cuda_text_walk, "device/cuda/walk.cuh");
-EMBED(kiln_cuda_text_walk_h, "device/cuda/walk.h");
-EMBED(kiln_cuda_text_fault, "device/cuda/fault.h");
-EMBED(kiln_cuda_text_report, "device/cuda/report.cuh");
-EMBED(kiln_cuda_text_reduce, "device/cuda/reduce.cuh");
-EMBED(kiln_cuda_text_softmax, "device/cuda/softmax.cuh");
-EMBED(kiln_cuda_text_picks, "device/cuda/picks.cuh");
-EMBED(kiln_cuda_text_tile, "device/cuda/tile.cuh");
-EMBED(kiln_cuda_text_tile_h, "device/cuda/tile.h");
-EMBED(kiln_cuda_text_async, "device/cuda/async.cuh");
-EMBED(kiln_cuda_text_math, "ops/pointwise_math.h");
+#define EMBEDDED(X)                                                                                                    \
+    X(fold, "device/cuda/fold.cuh")                                                                                    \
+    X(words, "device/cuda/words.cuh")                                                                                  \
+    X(pointwise, "device/cuda/pointwise.cuh")                                                                          \
+    X(reduction, "device/cuda/reduction.h")                                                                            \
+    X(walk, "device/cuda/walk.cuh")                                                                                    \
+    X(walk_h, "device/cuda/walk.h")                                                                                    \
+    X(fault, "device/cuda/fault.h")                                                                                    \
+    X(report, "device/cuda/report.cuh")                                                                                \
+    X(reduce, "device/cuda/reduce.cuh")                                                                                \
+    X(softmax, "device/cuda/softmax.cuh")                                                                              \
+    X(picks, "device/cuda/picks.cuh")                                                                                  \
+    X(tile, "device/cuda/tile.cuh")                                                                                    \
+    X(tile_h, "device/cuda/tile.h")                                                                                    \
+    X(staged, "device/cuda/staged.cuh")                                                                                \
+    X(straight, "device/cuda/straight.cuh")                                                                            \
+    X(async, "device/cuda/async.cuh")                                                                                  \
+    X(samples, "device/cuda/samples.cuh")                                                                              \
+    X(samples_h, "device/cuda/samples.h")                                                                              \
+    X(sample_ints, "ops/samples.h")                                                                                    \
+    X(order, "core/order.h")                                                                                           \
+    X(philox, "core/philox_words.h")                                                                                   \
+    X(math, "ops/pointwise_math.h")
 
+#define EMBED(name, path)                                                                                              \
+    __asm__(".section .rodata\nkiln_cuda_text_" #name ":\n.incbin \"" path "\"\n.byte 0\n.previous\n");                \
+    extern const char text_##name[] __asm__("kiln_cuda_text_" #name);
+EMBEDDED(EMBED)
+
+#define LISTED(name, path) {path, text_##name},
 static const struct {
     const char *name, *text;
-} headers[] = {
-    {"device/cuda/fold.cuh", kiln_cuda_text_fold},           {"device/cuda/words.cuh", kiln_cuda_text_words},
-    {"device/cuda/pointwise.cuh", kiln_cuda_text_pointwise}, {"device/cuda/reduction.h", kiln_cuda_text_reduction},
-    {"device/cuda/walk.cuh", kiln_cuda_text_walk},           {"device/cuda/walk.h", kiln_cuda_text_walk_h},
-    {"device/cuda/fault.h", kiln_cuda_text_fault},           {"device/cuda/report.cuh", kiln_cuda_text_report},
-    {"device/cuda/reduce.cuh", kiln_cuda_text_reduce},       {"device/cuda/softmax.cuh", kiln_cuda_text_softmax},
-    {"device/cuda/picks.cuh", kiln_cuda_text_picks},         {"device/cuda/tile.cuh", kiln_cuda_text_tile},
-    {"device/cuda/tile.h", kiln_cuda_text_tile_h},           {"device/cuda/async.cuh", kiln_cuda_text_async},
-    {"ops/pointwise_math.h", kiln_cuda_text_math},
-};
+} headers[] = {EMBEDDED(LISTED)};
 enum { HEADERS = sizeof headers / sizeof *headers };
 
 int kiln_cuda_compiles(void)

@@ -42,6 +42,12 @@ static void join_rows(kiln_cuda_matrices *s, int64_t *matrices)
     *matrices = 1;
 }
 
+/* Whether tiles can count in ints within a few lines. */
+static bool near_enough(int64_t stride)
+{
+    return stride > -(1 << 28) && stride < 1 << 28;
+}
+
 bool kiln_cuda_small_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cuda_tiling *t)
 {
     const kiln_cuda_operand *a = &c->in[0], *b = &c->in[1];
@@ -57,5 +63,7 @@ bool kiln_cuda_small_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cud
     if (a->dtype != KILN_F32 || !join_batch(a, b, s, &matrices))
         return false;
     join_rows(s, &matrices);
+    if (!near_enough(s->a_row) || !near_enough(s->a_col) || !near_enough(s->b_row) || !near_enough(s->b_col))
+        return false;
     return kiln_cuda_tiling_of(s->m, s->n, s->k, matrices, t);
 }

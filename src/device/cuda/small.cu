@@ -26,8 +26,10 @@ static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
     if (stop && *stop)
         return;
     const kiln_cuda_to_memory sink = {to, s.n % 4 == 0 && (uint64_t)to % 16 == 0};
-    for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+    for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         kiln_cuda_tile<ROWS, COLS, SLICES>(s, tile, shared, sink);
+        __syncthreads();
+    }
 }
 
 typedef void kernel(kiln_cuda_matrices s, int64_t tiles, float *to, const int32_t *stop);

@@ -6,16 +6,26 @@ enum {
     MOST_WORK = 48 << 20,
     /* Blocks at work at a time, on every device: what an H100 or H200 has. */
     BLOCKS = 132,
-    /* Beyond this estimate k is so long, and the result so small, that it should be cut between blocks. */
-    MOST_CYCLES = 40000
+    /* Nanoseconds for a tile that takes a block from other products of the same wave. Also about what tiles cost each
+     * other in the second level cache. */
+    ROOM = 6,
+    /* Beyond this estimate, in nanoseconds, k is so long, and the result so small, that it should be cut between
+     * blocks. */
+    MOST_TIME = 25000
 };
 
+/* What a tile takes: lines, by k, through the times of products with constant sizes that bench/cuda_tiles showed on an
+ * H200. */
 typedef struct tile {
     int32_t rows, cols, slices;
+    int64_t start; /* nanoseconds, with any k */
+    int64_t step;  /* picoseconds for an element along k */
 } tile;
 
-#define TILE(rows, cols, slices) {rows, cols, slices},
-static const tile tiles[] = {KILN_CUDA_TILES(TILE)};
+static const tile tiles[] = {
+    {8, 8, 128, 650, 1200}, {16, 8, 64, 660, 1800},  {16, 16, 32, 660, 3000}, {16, 32, 16, 600, 6000},
+    {16, 32, 8, 600, 8500}, {32, 32, 8, 620, 13000}, {32, 64, 4, 700, 23000}, {64, 64, 2, 700, 42000},
+};
 enum { TILES = sizeof tiles / sizeof *tiles };
 
 static int64_t times(int64_t n, int64_t of) /* that it takes, rounded up */
@@ -30,6 +40,10 @@ kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slice
     t.across = times(n, cols);
     t.down = times(m, rows);
     t.tiles = t.across * t.down * matrices;
+    if (KILN_CUDA_TILE_STRAIGHT(rows, cols, slices)) {
+        t.shared = (size_t)(rows * cols * (slices / KILN_CUDA_TILE_BESIDE(rows, cols))) * sizeof(float);
+        return t;
+    }
     int64_t chunks = times(KILN_CUDA_TILE_SLICE(k, slices), KILN_CUDA_TILE_CHUNK);
     int64_t stages = chunks < KILN_CUDA_TILE_STAGES ? chunks : KILN_CUDA_TILE_STAGES;
     int64_t floats = KILN_CUDA_TILE_SUMS(rows, cols) + stages * KILN_CUDA_TILE_STAGE(rows, cols);
@@ -37,16 +51,11 @@ kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slice
     return t;
 }
 
-/* About how long the tiles take: how often every block makes one, and for one the wait for the first bytes, 24 bytes a
- * cycle from the second level cache, shared memory read for every multiply-add, and the sums. */
-static int64_t cycles(const kiln_cuda_tiling *t, int64_t k)
+/* About how long the product takes, in nanoseconds: how often every block makes a tile, and the room that tiles take.
+ */
+static int64_t cost(const tile *one, const kiln_cuda_tiling *t, int64_t k)
 {
-    int64_t area = (int64_t)t->rows * t->cols, length = KILN_CUDA_TILE_SLICE(k, t->slices), used = times(k, length);
-    int64_t own = area * t->slices / KILN_CUDA_TILE_THREADS;
-    int64_t bytes = (t->rows + t->cols) * k * 4;
-    int64_t reads = own >= 16 ? 16 : own >= 8 ? 12 : own >= 4 ? 8 : 7; /* for four k of a warp's elements */
-    int64_t inner = length / 4 * 16 * (own >= 16 ? 16 : reads);
-    return times(t->tiles, BLOCKS) * (1200 + bytes / 24 + inner + used * 8 + area * t->slices / 64);
+    return times(t->tiles, BLOCKS) * (one->start + k * one->step / 1000) + t->tiles * ROOM;
 }
 
 bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln_cuda_tiling *t)
@@ -58,11 +67,11 @@ bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln
     int64_t least = INT64_MAX;
     for (int i = 0; i < TILES; i++) {
         kiln_cuda_tiling one = kiln_cuda_tiling_with(tiles[i].rows, tiles[i].cols, tiles[i].slices, m, n, k, matrices);
-        int64_t cost = cycles(&one, k);
-        if (cost < least) {
-            least = cost;
+        int64_t time = cost(&tiles[i], &one, k);
+        if (time < least) {
+            least = time;
             *t = one;
         }
     }
-    return least <= MOST_CYCLES;
+    return least <= MOST_TIME;
 }

@@ -10,28 +10,47 @@
 #include <stdint.h>
 #endif
 
-/* c = a · b for each of some matrices, c [m, n] and dense, a [m, k], b [k, n]. Strides in elements; a matrix that all
- * share has 0 for the way to the next. */
+/* c = a · b for each of some matrices, c [m, n] and dense, a [m, k], b [k, n]. Strides in elements, below 2^28 within a
+ * matrix; a matrix that all share has 0 for the way to the next. */
 typedef struct kiln_cuda_matrices {
     const float *a, *b;
     int64_t m, n, k;
     int64_t a_row, a_col, b_row, b_col;
     int64_t a_matrix, b_matrix;
+    bool aligned; /* a and b are known to be multiples of 16 bytes; else tiles look */
 } kiln_cuda_matrices;
+
+/* What a tile needs of an operand: lines along k, rows of a or columns of b. */
+typedef struct kiln_cuda_panel {
+    const float *from;  /* the first line's first element */
+    int64_t line, step; /* from line to line, along k */
+    int lines;          /* that there are */
+    bool vector;        /* can be read by 16 bytes along what has stride 1 … */
+    bool fours;         /* … where there is a multiple of as many … */
+    bool whole;         /* … and of as many k */
+} kiln_cuda_panel;
 
 enum {
     KILN_CUDA_TILE_THREADS = 512, /* in a block */
     KILN_CUDA_TILE_CHUNK = 16,    /* elements along k that a slice has in one stage of shared memory */
     KILN_CUDA_TILE_STAGES = 3,    /* chunks under way, those being read included */
-    KILN_CUDA_TILE_PAD = 4        /* floats behind a line, so that lines begin in different banks */
+    KILN_CUDA_TILE_PAD = 4,       /* floats behind a line, so that lines begin in different banks */
+    KILN_CUDA_TILE_STRAIGHT_AREA = 512
 };
 
 /* The tiles there are, (rows, columns, slices). */
 #define KILN_CUDA_TILES(X)                                                                                             \
-    X(8, 8, 16) X(8, 8, 32) X(16, 8, 16) X(16, 16, 16) X(16, 32, 8) X(32, 32, 8) X(32, 64, 4) X(64, 64, 2)
+    X(8, 8, 128) X(16, 8, 64) X(16, 16, 32) X(16, 32, 16) X(16, 32, 8) X(32, 32, 8) X(32, 64, 4) X(64, 64, 2)
 
-/* Elements along k in a slice: slice i sums those from i times as many, in ascending order. The last ones may be
- * shorter or empty. */
+/* Whether a tile's operands go straight to registers (straight.cuh), 16 elements a thread, or through shared memory. */
+#define KILN_CUDA_TILE_STRAIGHT(rows, cols, slices)                                                                    \
+    ((rows) * (cols) <= KILN_CUDA_TILE_STRAIGHT_AREA && (rows) * (cols) * (slices) == 16 * KILN_CUDA_TILE_THREADS)
+
+/* Slices that a warp makes then, and adds up. */
+#define KILN_CUDA_TILE_BESIDE(rows, cols) ((rows) * (cols) < 512 ? 512 / ((rows) * (cols)) : 1)
+
+/* Elements along k in a slice, through shared memory: slice i sums those from i times as many, in ascending order. The
+ * last ones may be shorter or empty. */
 #define KILN_CUDA_TILE_SLICE(k, slices) (((k) + 4 * (slices)-1) / (4 * (slices)) * 4)
 
 /* Floats of shared memory: what a slice sums in one stage, and the sums of all slices. */
