@@ -23,7 +23,8 @@ typedef enum kiln_class {
     KILN_CLASS_ATTENTION, /* attention and its gradient: operands as they lie in memory */
     KILN_CLASS_ASSIGN,    /* writes into storage that exists already */
     KILN_CLASS_TRANSFER,  /* from one device to another */
-    KILN_CLASS_COMPOSITE  /* never a node: `compose` writes it with other operations */
+    KILN_CLASS_COMPOSITE, /* never a node: `compose` writes it with other operations */
+    KILN_CLASS_PROGRAM    /* several pointwise rows and assignments: planning writes them out (trace/program.h) */
 } kiln_class;
 
 /* What autocast does with an operation's operands. */
@@ -36,7 +37,7 @@ typedef enum kiln_autocast_class {
 
 /* Attributes. Integers shape the plan: another integer is another plan. Floats are run-time scalars: a plan is replayed
  * with new ones (a learning rate, a dropout offset), so no rule below may depend on their value. */
-enum { KILN_MAX_INTS = 40, KILN_MAX_FLOATS = 6, KILN_MAX_INPUTS = 64, KILN_MAX_OUTPUTS = 4 };
+enum { KILN_MAX_INTS = 40, KILN_MAX_FLOATS = 12, KILN_MAX_INPUTS = 64, KILN_MAX_OUTPUTS = 4 };
 typedef struct kiln_attrs {
     int nints, nfloats;
     int64_t i[KILN_MAX_INTS];

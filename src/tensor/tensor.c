@@ -105,6 +105,12 @@ bool kiln_is_dense(int ndim, const int64_t *shape, const int64_t *stride)
     return true;
 }
 
+bool kiln_tensor_is_whole(const kiln_tensor *t)
+{
+    return t->offset == 0 && kiln_is_contiguous(t) &&
+           (size_t)kiln_numel(t) * kiln_dtype_size((kiln_dtype)t->dtype) == t->storage->bytes;
+}
+
 kiln_dtype kiln_dtype_of(const kiln_tensor *t)
 {
     return t ? (kiln_dtype)t->dtype : KILN_DTYPES;

@@ -102,6 +102,9 @@ static inline bool kiln_storage_computed(const kiln_storage *s)
 void kiln_dense_strides(int ndim, const int64_t *shape, int64_t *stride);
 bool kiln_is_dense(int ndim, const int64_t *shape, const int64_t *stride);
 
+/* True if t is the dense whole of its storage. */
+bool kiln_tensor_is_whole(const kiln_tensor *t);
+
 /* "net.0.weight" or "operand 2 of matmul": how messages call a tensor. Rotating per-thread buffers. */
 const char *kiln_tensor_label(const kiln_tensor *t, const char *fallback);
 

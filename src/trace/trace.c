@@ -367,11 +367,11 @@ static bool add_output(kiln_trace *tr, const kiln_call *c, int j, int32_t node, 
         if (bind)
             kiln_storage_ref(s);
     }
-    out[j] = kiln_trace_handle(tr, (int32_t)tr->nvalues - 1);
-    return out[j] != NULL;
+    return !out || (out[j] = kiln_trace_handle(tr, (int32_t)tr->nvalues - 1));
 }
 
-bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, kiln_storage *bind, kiln_tensor **out)
+bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, kiln_storage *const *bind,
+                       kiln_tensor **out)
 {
     int32_t in[KILN_MAX_INPUTS];
     bool grad = false;
@@ -407,8 +407,8 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
         tr->floats[tr->nfloats + i] = c->attrs.f[i];
     int64_t values = tr->nvalues;
     for (int j = 0; j < c->nout; j++)
-        if (!add_output(tr, c, j, (int32_t)tr->nnodes, n->requires_grad, device, bind, out)) {
-            for (int k = 0; k < j; k++)
+        if (!add_output(tr, c, j, (int32_t)tr->nnodes, n->requires_grad, device, bind ? bind[j] : NULL, out)) {
+            for (int k = 0; out && k < j; k++)
                 kiln_release(out[k]);
             for (int64_t k = values; k < tr->nvalues; k++) /* take back what was added */
                 if (tr->values[k].base == k) {

@@ -95,10 +95,14 @@ int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t);
 /* A handle for a value, as it was when the value was made. */
 kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value);
 
-/* Appends a checked call. out[j] receives handles. `bind`: the storage the (single) output lives in, or NULL for new.
- */
-bool kiln_trace_record(kiln_trace *tr, const kiln_call *call, kiln_device device, kiln_storage *bind,
+/* Appends a checked call. out[j] receives handles; `out` may be NULL where nobody wants them. `bind`: the storages that
+ * the outputs live in, or NULL for new ones. */
+bool kiln_trace_record(kiln_trace *tr, const kiln_call *call, kiln_device device, kiln_storage *const *bind,
                        kiln_tensor **out);
+
+/* Appends a checked call whose results to[j] hold from now on: each is the whole of its storage, or the call makes the
+ * whole of it. */
+bool kiln_trace_assign(kiln_trace *tr, const kiln_call *call, kiln_tensor *const *to);
 
 /* Appends a word to the segment's code; there must be room. */
 void kiln_trace_put(kiln_trace *tr, int64_t word);
