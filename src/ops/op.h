@@ -161,7 +161,8 @@ kiln_tensor *kiln_op_create(const kiln_op *op, const kiln_attrs *attrs, kiln_dev
 /* Shorthands: KILN_OP(softmax, KILN_IN(x), KILN_I(dim)) and attribute literals. */
 #define KILN_IN(...)                                                                                                   \
     (kiln_tensor *const[]){__VA_ARGS__}, (int)(sizeof((kiln_tensor *const[]){__VA_ARGS__}) / sizeof(kiln_tensor *))
-#define KILN_NO_ATTRS (&(const kiln_attrs){0})
+extern const kiln_attrs kiln_no_attrs;
+#define KILN_NO_ATTRS (&kiln_no_attrs)
 #define KILN_I(...)                                                                                                    \
     (&(const kiln_attrs){.nints = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .i = {__VA_ARGS__}})
 #define KILN_F(...)                                                                                                    \
@@ -176,8 +177,9 @@ bool kiln_check_dim(const kiln_call *c, int64_t *dim, int ndim);
 bool kiln_check_ndim(const kiln_call *c, int operand, int ndim_min, int ndim_max);
 bool kiln_check_dtype(const kiln_call *c, int operand, uint32_t allowed);
 bool kiln_check_same_dtype(const kiln_call *c, int a, int b);
-bool kiln_check_size(const kiln_call *c, int operand, int dim, int64_t size); /* in[operand].shape[dim] == size */
-bool kiln_check_attr(const kiln_call *c, bool holds, const char *format, ...) __attribute__((format(printf, 3, 4)));
+bool kiln_check_size(const kiln_call *c, int operand, int dim, int64_t size);      /* in[operand].shape[dim] == size */
+#define kiln_check_attr(c, holds, ...) ((holds) || kiln_fail_attr(c, __VA_ARGS__)) /* texts are made when needed */
+bool kiln_fail_attr(const kiln_call *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The broadcast of two shapes into `out`; false without an error when they do not fit. */
 bool kiln_broadcast(int an, const int64_t *a, int bn, const int64_t *b, int *outn, int64_t *out);

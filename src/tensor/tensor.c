@@ -58,7 +58,7 @@ kiln_tensor *kiln_tensor_ref(kiln_tensor *t)
 
 void kiln_tensor_unref(kiln_tensor *t)
 {
-    if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+    if (!t || !kiln_unref(&t->refs))
         return;
     if (t->extra) {
         kiln_tensor_unref(t->extra->grad);

@@ -134,9 +134,8 @@ static bool run_hook(walk *w, int32_t value)
 
 static bool back_node(walk *w, int64_t n)
 {
-    kiln_tensor *in[KILN_MAX_INPUTS] = {0}, *gin[KILN_MAX_INPUTS] = {0};
-    kiln_tensor *out[KILN_MAX_OUTPUTS] = {0}, *gout[KILN_MAX_OUTPUTS] = {0};
-    bool need[KILN_MAX_INPUTS] = {0}, any = false;
+    kiln_tensor *in[KILN_MAX_INPUTS], *gin[KILN_MAX_INPUTS], *out[KILN_MAX_OUTPUTS], *gout[KILN_MAX_OUTPUTS];
+    bool need[KILN_MAX_INPUTS], any = false;
     kiln_trace *tr = w->tr;
     kiln_node node = tr->nodes[n];
     for (int j = 0; j < node.nout; j++) {
@@ -146,7 +145,9 @@ static bool back_node(walk *w, int64_t n)
     }
     if (!any)
         return true;
-    kiln_attrs attrs = {.nints = node.nints, .nfloats = node.nfloats};
+    kiln_attrs attrs; /* mostly room: filled in, not cleared */
+    attrs.nints = node.nints;
+    attrs.nfloats = node.nfloats;
     for (int i = 0; i < node.nints; i++)
         attrs.i[i] = tr->ints[node.ints + i];
     for (int i = 0; i < node.nfloats; i++)
@@ -154,10 +155,9 @@ static bool back_node(walk *w, int64_t n)
     int32_t operands[KILN_MAX_INPUTS];
     memcpy(operands, tr->operands + node.in, (size_t)node.nin * sizeof *operands);
     for (int i = 0; i < node.nin; i++) {
-        if (operands[i] < 0)
-            continue;
-        need[i] = tr->values[operands[i]].requires_grad;
-        if (!(in[i] = kiln_trace_handle(tr, operands[i])))
+        in[i] = gin[i] = NULL;
+        need[i] = operands[i] >= 0 && tr->values[operands[i]].requires_grad;
+        if (operands[i] >= 0 && !(in[i] = kiln_trace_handle(tr, operands[i])))
             return false;
     }
     for (int j = 0; j < node.nout; j++)

@@ -57,7 +57,6 @@ static void start_segment(kiln_trace *tr)
     tr->first_value = (int32_t)tr->nvalues;
     tr->first_float = (int32_t)tr->nfloats;
     tr->nimports = tr->nslots = tr->ncode = 0;
-    tr->hash = 0;
     kiln_map_clear(&tr->slot_of);
 }
 
@@ -100,12 +99,6 @@ void kiln_trace_next_segment(kiln_trace *tr)
 }
 
 /* ---- The code ---- */
-
-inline void kiln_trace_put(kiln_trace *tr, int64_t word)
-{
-    tr->code[tr->ncode++] = word;
-    tr->hash = kiln_mix(tr->hash, (uint64_t)word);
-}
 
 /* Leaves get value numbers too, when they are first met, so a value's own number may differ between equal segments (and
  * be the same in different ones): node and output are what counts. */
