@@ -103,6 +103,7 @@ typedef struct walk {
     int64_t count, capacity; /* values when the walk began; room in grads */
     bool *stop;              /* kiln_grad: values whose gradient is wanted; NULL for kiln_backward */
     bool accumulate;         /* kiln_backward: into the leaves' .grad */
+    bool hooked;             /* some value has a hook: others may hold on to what the walk makes */
 } walk;
 
 static bool add_grad(walk *w, int32_t value, kiln_tensor *g)
@@ -213,6 +214,14 @@ bool kiln_trace_replace_grad(kiln_trace *tr, kiln_tensor *t, kiln_tensor *g)
     return set_grad(tr, t, g);
 }
 
+/* True if g, which arrived at a leaf, is all of a storage that this walk made, and not yet the gradient of another. */
+static bool is_own(const walk *w, const kiln_tensor *g)
+{
+    const kiln_trace *tr = w->tr;
+    return !w->hooked && g->epoch == tr->epoch && tr->values[g->value].base >= w->count &&
+           g->storage->role == KILN_ROLE_DATA && kiln_tensor_is_whole(g);
+}
+
 static bool leaf_arrived(walk *w, int32_t value)
 {
     if (!w->grads[value])
@@ -226,8 +235,10 @@ static bool leaf_arrived(walk *w, int32_t value)
     if (!e)
         return false;
     kiln_tensor *g = w->grads[value], *before = kiln_grad_of(t);
-    /* A copy, so that no two gradients share memory; the planner makes it cost nothing. */
-    g = before ? kiln_add(before, g) : kiln_clone(g);
+    if (before)
+        g = kiln_add(before, g);
+    else if (!is_own(w, g)) /* a copy, so that no two gradients share memory */
+        g = kiln_clone(g);
     if (!g)
         return false;
     g->storage->role = KILN_ROLE_GRADIENT;
@@ -254,6 +265,16 @@ static bool walk_back(walk *w, int32_t from)
     return true;
 }
 
+static bool has_hooks(const kiln_trace *tr)
+{
+    for (int64_t i = 0; i < tr->nvalues; i++) {
+        const kiln_tensor *t = tr->values[i].leaf;
+        if (t && t->extra && t->extra->hook)
+            return true;
+    }
+    return false;
+}
+
 static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *who)
 {
     if (!kiln_needs_grad(output)) {
@@ -269,6 +290,7 @@ static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *wh
     if (!grad && !(grad = kiln_ones_like(output)))
         return false;
     w->count = w->tr->nvalues;
+    w->hooked = has_hooks(w->tr);
     w->grads = w->tr->spare_grads;
     w->capacity = w->tr->spare_grads_capacity;
     w->tr->spare_grads = NULL; /* a hook may start a walk of its own */
