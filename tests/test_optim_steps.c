@@ -268,12 +268,43 @@ static void test_two_devices(void **state)
     core_assert_alike(want[1], want[0], VALUES);
 }
 
+/* A parameter that shares its storage with others is updated operation by operation, one that has it to itself by one
+ * node: the bits are the same. */
+static void test_windows(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        float want[STEPS + 1][VALUES];
+        undisturbed(kinds[kind].name, kinds[kind].options, want);
+        trainer t = make_params();
+        kiln_scope
+            kiln_no_grad {
+                kiln_tensor *both = kiln_cat(2, (kiln_tensor *[]){kiln_reshape(t.p[0], KILN_SHAPE(-1)), t.p[1]}, 0);
+                assert_true(kiln_eval());
+                kiln_release(t.p[0]);
+                kiln_release(t.p[1]);
+                kiln_tensor *first = kiln_slice(both, 0, 0, CLASSES * FEATURES, 1);
+                t.p[0] = kiln_keep(kiln_reshape(first, KILN_SHAPE(CLASSES, FEATURES)));
+                t.p[1] = kiln_keep(kiln_slice(both, 0, CLASSES * FEATURES, VALUES, 1));
+                assert_true(kiln_eval());
+            }
+        for (int k = 0; k < 2; k++)
+            assert_non_null(kiln_requires_grad(t.p[k], true));
+        t.o = kiln_optim_new(kinds[kind].name, params_of(&t), kinds[kind].options);
+        for (int i = 0; i < STEPS; i++) {
+            assert_true(train(&t, i, 0));
+            assert_same_values(&t, want[i + 1]);
+        }
+        free_trainer(&t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         core_test(test_bad_label),           core_test(test_late_news),        core_test(test_early_news),
         core_test(test_error_while_written), core_test(test_allocation_fails), core_test(test_many_unsettled),
-        core_test(test_several_in_a_step),   core_test(test_two_devices),
+        core_test(test_several_in_a_step),   core_test(test_two_devices),      core_test(test_windows),
     };
     return CORE_MAIN(tests);
 }

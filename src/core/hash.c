@@ -1,6 +1,21 @@
 #include "core/hash.h"
 #include "core/alloc.h"
 
+uint64_t kiln_hash_words(const int64_t *words, int64_t count)
+{
+    uint64_t a = (uint64_t)count, b = 1, c = 2, d = 3;
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+        a = kiln_mix(a, (uint64_t)words[i]);
+        b = kiln_mix(b, (uint64_t)words[i + 1]);
+        c = kiln_mix(c, (uint64_t)words[i + 2]);
+        d = kiln_mix(d, (uint64_t)words[i + 3]);
+    }
+    for (; i < count; i++)
+        a = kiln_mix(a, (uint64_t)words[i]);
+    return kiln_mix(kiln_mix(a, b), kiln_mix(c, d));
+}
+
 static int64_t place(const struct kiln_map_entry *entries, int64_t capacity, uint32_t stamp, const void *key)
 {
     uint64_t i = kiln_mix(0, (uintptr_t)key) & (uint64_t)(capacity - 1);

@@ -3,6 +3,8 @@
 #include <string.h>
 #include "ops/op.h"
 
+const kiln_attrs kiln_no_attrs = {0};
+
 bool kiln_check_dim(const kiln_call *c, int64_t *dim, int ndim)
 {
     int64_t range = ndim ? ndim : 1; /* a number without dimensions accepts 0 and -1 */
@@ -58,10 +60,8 @@ bool kiln_check_size(const kiln_call *c, int operand, int dim, int64_t size)
                      kiln_shape_text(t->ndim, t->shape), dim, (long long)size);
 }
 
-bool kiln_check_attr(const kiln_call *c, bool holds, const char *format, ...)
+bool kiln_fail_attr(const kiln_call *c, const char *format, ...)
 {
-    if (holds)
-        return true;
     char text[320];
     va_list args;
     va_start(args, format);

@@ -23,7 +23,8 @@ typedef enum kiln_class {
     KILN_CLASS_ATTENTION, /* attention and its gradient: operands as they lie in memory */
     KILN_CLASS_ASSIGN,    /* writes into storage that exists already */
     KILN_CLASS_TRANSFER,  /* from one device to another */
-    KILN_CLASS_COMPOSITE  /* never a node: `compose` writes it with other operations */
+    KILN_CLASS_COMPOSITE, /* never a node: `compose` writes it with other operations */
+    KILN_CLASS_PROGRAM    /* several pointwise rows and assignments: planning writes them out (trace/program.h) */
 } kiln_class;
 
 /* What autocast does with an operation's operands. */
@@ -36,7 +37,7 @@ typedef enum kiln_autocast_class {
 
 /* Attributes. Integers shape the plan: another integer is another plan. Floats are run-time scalars: a plan is replayed
  * with new ones (a learning rate, a dropout offset), so no rule below may depend on their value. */
-enum { KILN_MAX_INTS = 40, KILN_MAX_FLOATS = 6, KILN_MAX_INPUTS = 64, KILN_MAX_OUTPUTS = 4 };
+enum { KILN_MAX_INTS = 40, KILN_MAX_FLOATS = 12, KILN_MAX_INPUTS = 64, KILN_MAX_OUTPUTS = 4 };
 typedef struct kiln_attrs {
     int nints, nfloats;
     int64_t i[KILN_MAX_INTS];
@@ -161,7 +162,8 @@ kiln_tensor *kiln_op_create(const kiln_op *op, const kiln_attrs *attrs, kiln_dev
 /* Shorthands: KILN_OP(softmax, KILN_IN(x), KILN_I(dim)) and attribute literals. */
 #define KILN_IN(...)                                                                                                   \
     (kiln_tensor *const[]){__VA_ARGS__}, (int)(sizeof((kiln_tensor *const[]){__VA_ARGS__}) / sizeof(kiln_tensor *))
-#define KILN_NO_ATTRS (&(const kiln_attrs){0})
+extern const kiln_attrs kiln_no_attrs;
+#define KILN_NO_ATTRS (&kiln_no_attrs)
 #define KILN_I(...)                                                                                                    \
     (&(const kiln_attrs){.nints = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .i = {__VA_ARGS__}})
 #define KILN_F(...)                                                                                                    \
@@ -176,8 +178,9 @@ bool kiln_check_dim(const kiln_call *c, int64_t *dim, int ndim);
 bool kiln_check_ndim(const kiln_call *c, int operand, int ndim_min, int ndim_max);
 bool kiln_check_dtype(const kiln_call *c, int operand, uint32_t allowed);
 bool kiln_check_same_dtype(const kiln_call *c, int a, int b);
-bool kiln_check_size(const kiln_call *c, int operand, int dim, int64_t size); /* in[operand].shape[dim] == size */
-bool kiln_check_attr(const kiln_call *c, bool holds, const char *format, ...) __attribute__((format(printf, 3, 4)));
+bool kiln_check_size(const kiln_call *c, int operand, int dim, int64_t size);      /* in[operand].shape[dim] == size */
+#define kiln_check_attr(c, holds, ...) ((holds) || kiln_fail_attr(c, __VA_ARGS__)) /* texts are made when needed */
+bool kiln_fail_attr(const kiln_call *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The broadcast of two shapes into `out`; false without an error when they do not fit. */
 bool kiln_broadcast(int an, const int64_t *a, int bn, const int64_t *b, int *outn, int64_t *out);

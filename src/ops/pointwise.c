@@ -45,6 +45,14 @@ const kiln_op *const kiln_ops_pointwise[] = {
 #include "ops/pointwise.def"
     NULL};
 
+const kiln_op *kiln_pw_op(kiln_pw_id row)
+{
+    const kiln_op *const *op = kiln_ops_pointwise;
+    while (*op && (*op)->pointwise != (int)row)
+        op++;
+    return *op;
+}
+
 /* ---- Shapes ---- */
 
 /* Two shapes that do not broadcast: says where, counted from the last dim as broadcasting does. */

@@ -82,6 +82,9 @@ KILN_PLUGIN_API extern const kiln_pw_row kiln_pw_rows[KILN_PW_ROWS];
 #undef KILN_PW_CAST
 #undef KILN_PW_COPY
 
+/* The record of a row that has operands. */
+const kiln_op *kiln_pw_op(kiln_pw_id row);
+
 /* The shape and dtype rule of all of them. */
 bool kiln_pw_infer(kiln_call *c);
 

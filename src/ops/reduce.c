@@ -492,9 +492,10 @@ kiln_tensor *kiln_sum_to(kiln_tensor *t, int ndim, const int64_t *shape)
     for (int d = 0; d < t->ndim; d++)
         if (d < lead || (wanted[d - lead] == 1 && t->shape[d] != 1))
             dims[n++] = d;
+    bool leading = n == lead; /* nothing but dims that go */
     if (n)
-        t = kiln_sum(t, n, dims, true);
-    return lead ? kiln_reshape(t, ndim, wanted) : t;
+        t = kiln_sum(t, n, dims, !leading);
+    return lead && !leading ? kiln_reshape(t, ndim, wanted) : t;
 }
 
 kiln_tensor *kiln_fill_like(const kiln_tensor *x, int ndim, const int64_t *shape, double value)

@@ -93,8 +93,12 @@ static bool follow(kiln_ema *e)
 
 static bool blend(kiln_tensor *average, kiln_tensor *weight, double decay)
 {
-    bool blends = kiln_dtype_is_float(kiln_dtype_of(weight)); /* counters are copied */
-    return kiln_assign(average, blends ? kiln_lerp(average, weight, 1 - decay) : weight);
+    if (!kiln_dtype_is_float(kiln_dtype_of(weight)))
+        return kiln_assign(average, weight); /* counters are copied */
+    kiln_program p;
+    kiln_program_begin(&p, KILN_IN(average, weight));
+    kiln_program_assign(&p, average, kiln_program_put(&p, KILN_PW_lerp, 0, 1, 1 - decay));
+    return kiln_program_record(&p);
 }
 
 static bool swap(kiln_tensor *average, kiln_tensor *weight, double decay)

@@ -190,6 +190,22 @@ static void notice_unzeroed(kiln_optim *o, const kiln_optim_param *p)
                 o->rule->op.name, p->name);
 }
 
+static bool update_one(kiln_optim *o, const kiln_optim_param *p)
+{
+    kiln_update u; /* mostly room for the program: filled in, not cleared */
+    u.options = &o->groups[p->group];
+    u.step = p->steps + 1;
+    u.powers = o->powers;
+    kiln_tensor *in[KILN_UPDATE_STATE + KILN_OPTIM_STATES] = {p->tensor, kiln_grad_of(p->tensor)};
+    int n = KILN_UPDATE_STATE;
+    for (int k = 0; k < KILN_OPTIM_STATES; k++)
+        if ((in[KILN_UPDATE_STATE + k] = p->state[k]))
+            n = KILN_UPDATE_STATE + k + 1;
+    kiln_program_begin(&u.program, in, n);
+    o->rule->update(&u);
+    return kiln_program_record(&u.program);
+}
+
 /* The updates of all parameters on one device, and the receipt for them. */
 static bool update_device(kiln_optim *o, int64_t first, bool counts)
 {
@@ -199,9 +215,7 @@ static bool update_device(kiln_optim *o, int64_t first, bool counts)
         kiln_optim_param *p = &o->params[i];
         if (p->done || p->tensor->device != device || !is_due(p))
             continue;
-        kiln_tensor *g = kiln_grad_of(p->tensor);
-        kiln_update u = {&o->groups[p->group], p->steps + 1, p->tensor, g, p->state};
-        if (!o->rule->update(&u))
+        if (!update_one(o, p))
             return false;
         receipt->marks[i] = 1;
         p->done = true;

@@ -4,16 +4,26 @@
 #define KILN_OPTIM_OPTIM_H
 
 #include "kiln/optim.h"
-#include "ops/op.h"
+#include "trace/program.h"
 
 enum { KILN_OPTIM_STATES = 3 };
+
+/* The registers a rule finds: the parameter, its gradient, and its states in the order of the rule's names. */
+enum { KILN_UPDATE_PARAMETER, KILN_UPDATE_GRADIENT, KILN_UPDATE_STATE };
+
+/* beta^step, for the next parameter that asks for the same. */
+typedef struct kiln_optim_power {
+    double beta;
+    int64_t step;
+    double value;
+} kiln_optim_power;
 
 /* One parameter's update, about to be written. */
 typedef struct kiln_update {
     const kiln_optim_options *options;
-    int64_t step; /* of this parameter, from 1 */
-    kiln_tensor *p, *g;
-    kiln_tensor *const *state; /* in the order of the rule's names; NULL where the options need none */
+    int64_t step;             /* of this parameter, from 1 */
+    kiln_optim_power *powers; /* two of them */
+    kiln_program program;
 } kiln_update;
 
 /* An optimizer is one record. */
@@ -23,8 +33,8 @@ typedef struct kiln_optim_rule {
     kiln_optim_options defaults;
     const char *state[KILN_OPTIM_STATES];                           /* names as PyTorch's */
     bool (*has_state)(const kiln_optim_options *options, int slot); /* NULL: always all */
-    bool (*update)(const kiln_update *u); /* writes the update; false with an error. Whatever changes from step to step
-                                             is a float: a run-time scalar of the plan */
+    void (*update)(kiln_update *u); /* writes the update. Whatever changes from step to step is a number of it: a
+                                       run-time scalar of the plan */
 } kiln_optim_rule;
 
 enum {
@@ -87,6 +97,7 @@ struct kiln_optim {
     kiln_optim_param *params;
     int64_t nparams, params_capacity;
     int64_t steps;
+    kiln_optim_power powers[2];
     kiln_optim_receipt *receipts; /* of steps that are not known to have run, the oldest first */
     int64_t nreceipts, receipts_capacity;
     bool told; /* of the forgotten kiln_zero_grad */

@@ -1,41 +1,90 @@
-/* The optimizers' formulas, each written once with public operations, PyTorch's to the letter (lion: its paper's).
- * Inputs and results of the step are the planner's to arrange: an update that follows a weight's gradient ends up in
+/* The optimizers' formulas, each written once as a program (trace/program.h), PyTorch's to the letter (lion: its
+ * paper's). Where the step puts them is the planner's to arrange: an update that follows a weight's gradient ends up in
  * the kernel that computes the gradient. The chains are written so that the CPU joins them (device/cpu/join.def). */
 #include <math.h>
 #include "optim/optim.h"
 
 #define HAS(name) (1u << KILN_OPTION_##name)
 
-/* a·s + b·t */
-static kiln_tensor *blend(kiln_tensor *a, double s, kiln_tensor *b, double t)
+typedef kiln_register reg;
+enum { P = KILN_UPDATE_PARAMETER, G = KILN_UPDATE_GRADIENT, STATE0 = KILN_UPDATE_STATE, STATE1, STATE2 };
+
+/* ---- Rows ---- */
+
+#define ROW1(name, row)                                                                                                \
+    static reg name(kiln_update *u, reg a)                                                                             \
+    {                                                                                                                  \
+        return kiln_program_put(&u->program, KILN_PW_##row, a, 0, 0);                                                  \
+    }
+#define ROW1S(name)                                                                                                    \
+    static reg name(kiln_update *u, reg a, double s)                                                                   \
+    {                                                                                                                  \
+        return kiln_program_put(&u->program, KILN_PW_##name, a, 0, s);                                                 \
+    }
+#define ROW2(name)                                                                                                     \
+    static reg name(kiln_update *u, reg a, reg b)                                                                      \
+    {                                                                                                                  \
+        return kiln_program_put(&u->program, KILN_PW_##name, a, b, 0);                                                 \
+    }
+ROW1(square_root, sqrt)
+ROW1(sign, sign)
+ROW1S(mul_scalar)
+ROW1S(add_scalar)
+ROW2(add)
+ROW2(sub)
+ROW2(mul)
+ROW2(div)
+ROW2(maximum)
+
+/* The parameter, or a state, holds the value from now on. */
+static void assign(kiln_update *u, reg to, reg value)
 {
-    return kiln_add(kiln_mul_scalar(a, s), kiln_mul_scalar(b, t));
+    kiln_program_assign(&u->program, u->program.in[to], value);
+}
+
+/* ---- What formulas share ---- */
+
+/* a·s + b·t */
+static reg blend(kiln_update *u, reg a, double s, reg b, double t)
+{
+    reg right = mul_scalar(u, b, t), left = mul_scalar(u, a, s);
+    return add(u, left, right);
 }
 
 /* a·s + b²·t */
-static kiln_tensor *blend_square(kiln_tensor *a, double s, kiln_tensor *b, double t)
+static reg blend_square(kiln_update *u, reg a, double s, reg b, double t)
 {
-    return kiln_add(kiln_mul_scalar(a, s), kiln_mul_scalar(kiln_mul(b, b), t));
+    reg right = mul_scalar(u, mul(u, b, b), t), left = mul_scalar(u, a, s);
+    return add(u, left, right);
 }
 
 /* a - x·s / y */
-static kiln_tensor *step_by_ratio(kiln_tensor *a, kiln_tensor *x, double s, kiln_tensor *y)
+static reg step_by_ratio(kiln_update *u, reg a, reg x, double s, reg y)
 {
-    return kiln_sub(a, kiln_div(kiln_mul_scalar(x, s), y));
+    return sub(u, a, div(u, mul_scalar(u, x, s), y));
 }
 
 /* The gradient with the weights' own pull added: decay that is not decoupled. */
-static kiln_tensor *decayed_gradient(const kiln_update *u)
+static reg decayed_gradient(kiln_update *u)
 {
     double decay = u->options->weight_decay;
-    return decay == 0 ? u->g : kiln_add(u->g, kiln_mul_scalar(u->p, decay));
+    return decay == 0 ? G : add(u, G, mul_scalar(u, P, decay));
 }
 
 /* The parameter shrunk by the rate times the decay: decoupled. */
-static kiln_tensor *shrunk(const kiln_update *u)
+static reg shrunk(kiln_update *u)
 {
     double shrink = u->options->lr * u->options->weight_decay;
-    return u->options->weight_decay == 0 ? u->p : kiln_mul_scalar(u->p, 1 - shrink);
+    return u->options->weight_decay == 0 ? P : mul_scalar(u, P, 1 - shrink);
+}
+
+/* 1 - beta^step. Parameters mostly are at the same step: the power is kept from one to the next. */
+static double correction(kiln_update *u, int which, double beta)
+{
+    kiln_optim_power *p = &u->powers[which];
+    if (p->beta != beta || p->step != u->step)
+        *p = (kiln_optim_power){beta, u->step, pow(beta, (double)u->step)};
+    return 1 - p->value;
 }
 
 /* ---- sgd ---- */
@@ -45,18 +94,17 @@ static bool sgd_has(const kiln_optim_options *o, int slot)
     return slot == 0 && o->momentum != 0;
 }
 
-static bool sgd(const kiln_update *u)
+static void sgd(kiln_update *u)
 {
     const kiln_optim_options *o = u->options;
-    kiln_tensor *g = decayed_gradient(u), *buffer = u->state[0];
+    reg g = decayed_gradient(u);
     if (o->momentum != 0) {
         bool first = u->step == 1; /* PyTorch's buffer starts as the gradient itself, undampened */
-        kiln_tensor *next = blend(buffer, first ? 0 : o->momentum, g, first ? 1 : 1 - o->dampening);
-        if (!kiln_assign(buffer, next))
-            return false;
-        g = o->nesterov ? kiln_add(g, kiln_mul_scalar(next, o->momentum)) : next;
+        reg next = blend(u, STATE0, first ? 0 : o->momentum, g, first ? 1 : 1 - o->dampening);
+        assign(u, STATE0, next);
+        g = o->nesterov ? add(u, g, mul_scalar(u, next, o->momentum)) : next;
     }
-    return kiln_assign(u->p, kiln_sub(u->p, kiln_mul_scalar(g, o->lr)));
+    assign(u, P, sub(u, P, mul_scalar(u, g, o->lr)));
 }
 
 /* ---- adam and adamw ---- */
@@ -66,27 +114,29 @@ static bool adam_has(const kiln_optim_options *o, int slot)
     return slot < 2 || o->amsgrad;
 }
 
-static bool adam_from(const kiln_update *u, kiln_tensor *p, kiln_tensor *g)
+static void adam_from(kiln_update *u, reg p, reg g)
 {
     const kiln_optim_options *o = u->options;
-    double correction1 = 1 - pow(o->beta1, (double)u->step), correction2 = 1 - pow(o->beta2, (double)u->step);
-    kiln_tensor *average = blend(u->state[0], o->beta1, g, 1 - o->beta1);
-    kiln_tensor *square = blend_square(u->state[1], o->beta2, g, 1 - o->beta2);
-    kiln_tensor *largest = o->amsgrad ? kiln_maximum(u->state[2], square) : square;
-    kiln_tensor *root = kiln_add_scalar(kiln_sqrt(kiln_mul_scalar(largest, 1 / correction2)), o->eps);
-    return kiln_assign(u->state[0], average) && kiln_assign(u->state[1], square) &&
-           (!o->amsgrad || kiln_assign(u->state[2], largest)) &&
-           kiln_assign(u->p, step_by_ratio(p, average, o->lr / correction1, root));
+    double correction1 = correction(u, 0, o->beta1), correction2 = correction(u, 1, o->beta2);
+    reg average = blend(u, STATE0, o->beta1, g, 1 - o->beta1);
+    reg square = blend_square(u, STATE1, o->beta2, g, 1 - o->beta2);
+    reg largest = o->amsgrad ? maximum(u, STATE2, square) : square;
+    reg root = add_scalar(u, square_root(u, mul_scalar(u, largest, 1 / correction2)), o->eps);
+    assign(u, STATE0, average);
+    assign(u, STATE1, square);
+    if (o->amsgrad)
+        assign(u, STATE2, largest);
+    assign(u, P, step_by_ratio(u, p, average, o->lr / correction1, root));
 }
 
-static bool adam(const kiln_update *u)
+static void adam(kiln_update *u)
 {
-    return adam_from(u, u->p, decayed_gradient(u));
+    adam_from(u, P, decayed_gradient(u));
 }
 
-static bool adamw(const kiln_update *u)
+static void adamw(kiln_update *u)
 {
-    return adam_from(u, shrunk(u), u->g);
+    adam_from(u, shrunk(u), G);
 }
 
 /* ---- rmsprop ---- */
@@ -96,49 +146,51 @@ static bool rmsprop_has(const kiln_optim_options *o, int slot)
     return slot == 0 || (slot == 1 ? o->momentum > 0 : o->centered);
 }
 
-static bool rmsprop(const kiln_update *u)
+static void rmsprop(kiln_update *u)
 {
     const kiln_optim_options *o = u->options;
-    kiln_tensor *g = decayed_gradient(u), *p;
-    kiln_tensor *square = blend_square(u->state[0], o->alpha, g, 1 - o->alpha), *variance = square;
+    reg g = decayed_gradient(u), p;
+    reg square = blend_square(u, STATE0, o->alpha, g, 1 - o->alpha), variance = square;
     if (o->centered) {
-        kiln_tensor *mean = blend(u->state[2], o->alpha, g, 1 - o->alpha);
-        variance = kiln_sub(square, kiln_mul(mean, mean));
-        if (!kiln_assign(u->state[2], mean))
-            return false;
+        reg mean = blend(u, STATE2, o->alpha, g, 1 - o->alpha);
+        variance = sub(u, square, mul(u, mean, mean));
+        assign(u, STATE2, mean);
     }
-    kiln_tensor *root = kiln_add_scalar(kiln_sqrt(variance), o->eps);
+    reg root = add_scalar(u, square_root(u, variance), o->eps);
     if (o->momentum > 0) {
-        kiln_tensor *buffer = kiln_add(kiln_mul_scalar(u->state[1], o->momentum), kiln_div(g, root));
-        p = kiln_sub(u->p, kiln_mul_scalar(buffer, o->lr));
-        if (!kiln_assign(u->state[1], buffer))
-            return false;
+        reg ratio = div(u, g, root);
+        reg buffer = add(u, mul_scalar(u, STATE1, o->momentum), ratio);
+        p = sub(u, P, mul_scalar(u, buffer, o->lr));
+        assign(u, STATE1, buffer);
     } else
-        p = step_by_ratio(u->p, g, o->lr, root);
-    return kiln_assign(u->state[0], square) && kiln_assign(u->p, p);
+        p = step_by_ratio(u, P, g, o->lr, root);
+    assign(u, STATE0, square);
+    assign(u, P, p);
 }
 
 /* ---- adagrad ---- */
 
-static bool adagrad(const kiln_update *u)
+static void adagrad(kiln_update *u)
 {
     const kiln_optim_options *o = u->options;
-    kiln_tensor *g = decayed_gradient(u);
-    kiln_tensor *sum = kiln_add(u->state[0], kiln_mul(g, g));
-    kiln_tensor *root = kiln_add_scalar(kiln_sqrt(sum), o->eps);
+    reg g = decayed_gradient(u);
+    reg sum = add(u, STATE0, mul(u, g, g));
+    reg root = add_scalar(u, square_root(u, sum), o->eps);
     double rate = o->lr / (1 + (double)(u->step - 1) * o->lr_decay);
-    return kiln_assign(u->state[0], sum) && kiln_assign(u->p, step_by_ratio(u->p, g, rate, root));
+    assign(u, STATE0, sum);
+    assign(u, P, step_by_ratio(u, P, g, rate, root));
 }
 
 /* ---- lion (Chen et al., 2023: "Symbolic discovery of optimization algorithms") ---- */
 
-static bool lion(const kiln_update *u)
+static void lion(kiln_update *u)
 {
     const kiln_optim_options *o = u->options;
-    kiln_tensor *direction = kiln_sign(blend(u->state[0], o->beta1, u->g, 1 - o->beta1));
-    kiln_tensor *average = blend(u->state[0], o->beta2, u->g, 1 - o->beta2);
-    return kiln_assign(u->state[0], average) &&
-           kiln_assign(u->p, kiln_sub(shrunk(u), kiln_mul_scalar(direction, o->lr)));
+    reg direction = sign(u, blend(u, STATE0, o->beta1, G, 1 - o->beta1));
+    reg average = blend(u, STATE0, o->beta2, G, 1 - o->beta2);
+    assign(u, STATE0, average);
+    reg by = mul_scalar(u, direction, o->lr);
+    assign(u, P, sub(u, shrunk(u), by));
 }
 
 /* ---- The records ---- */

@@ -76,8 +76,9 @@ void kiln_plan_unref(kiln_plan *plan)
 
 static bool run_passes(kiln_draft *d)
 {
-    if (!kiln_draft_import(d) || !kiln_draft_merge(d))
+    if (!kiln_draft_expand(d) || !kiln_draft_import(d) || !kiln_draft_merge(d))
         return false;
+    d->plan->nnodes = d->nnodes;
     kiln_draft_prune(d);
     if (!kiln_draft_fuse(d) || !kiln_draft_order(d) || !kiln_draft_kernels(d) || !kiln_draft_place(d))
         return false;
@@ -94,7 +95,6 @@ kiln_plan *kiln_plan_build(kiln_trace *tr)
     p->device = tr->device;
     p->hash = tr->hash;
     p->ncode = tr->ncode;
-    p->nnodes = tr->nnodes - tr->first_node;
     p->noutputs = (int32_t)tr->nkept;
     p->nscalars = (int32_t)tr->nfloats - tr->first_float;
     p->code = KILN_ARENA_NEW(&p->pool, int64_t, tr->ncode);

@@ -53,7 +53,7 @@ static bool list_results(kiln_trace *tr, bool final)
         kiln_value *v = &tr->values[i];
         if (v->base != i || v->node < 0)
             continue;
-        int32_t newest = tr->written.count ? kiln_map_get(&tr->written, v->storage) : -1;
+        int32_t newest = v->storage->version ? kiln_map_get(&tr->written, v->storage) : -1; /* 0: never assigned */
         if (newest >= 0 && newest != i)
             continue; /* a later assignment replaces it */
         int32_t slot;
@@ -85,6 +85,7 @@ static bool finish_code(kiln_trace *tr)
         kiln_trace_put(tr, kiln_map_get(&tr->slot_of, s));
         kiln_trace_put(tr, (int64_t)s->bytes);
     }
+    tr->hash = kiln_hash_words(tr->code, tr->ncode);
     return true;
 }
 
@@ -273,12 +274,10 @@ static kiln_plan *plan_pending(const char *who, bool *found)
     if (tr->nnodes == tr->first_node)
         return kiln_fail(KILN_E_STATE, who, "nothing is pending: record a step first, and read no value of it");
     int64_t ncode = tr->ncode;
-    uint64_t hash = tr->hash;
     count_scope_handles(1); /* as at the end of the step: what only open scopes hold will be gone */
     kiln_plan *p = list_results(tr, true) && finish_code(tr) ? get_plan(tr, found) : NULL;
     count_scope_handles(-1);
     tr->ncode = ncode; /* what was appended describes this moment, not the segment */
-    tr->hash = hash;
     return p;
 }
 

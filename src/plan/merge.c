@@ -21,7 +21,7 @@ bool kiln_draft_in_order(const kiln_draft *d, int32_t value)
 
 bool kiln_draft_import(kiln_draft *d)
 {
-    kiln_trace *tr = d->tr;
+    const kiln_trace *tr = d->tr;
     d->nimports = (int32_t)tr->nimports;
     d->nvalues = d->nimports + (int32_t)tr->nvalues - tr->first_value;
     d->nnodes = (int32_t)tr->nnodes - tr->first_node;

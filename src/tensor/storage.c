@@ -19,14 +19,9 @@ kiln_storage *kiln_storage_new(kiln_device device, size_t bytes)
     return s;
 }
 
-void kiln_storage_ref(kiln_storage *s)
-{
-    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
-}
-
 void kiln_storage_unref(kiln_storage *s)
 {
-    if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+    if (!s || !kiln_unref(&s->refs))
         return;
     if (s->has_memory)
         kiln_memory_give(s->device, s->block);
@@ -67,7 +62,7 @@ void kiln_run_ref(kiln_run *run)
 
 void kiln_run_unref(kiln_run *run)
 {
-    if (!run || atomic_fetch_sub_explicit(&run->refs, 1, memory_order_acq_rel) != 1)
+    if (!run || !kiln_unref(&run->refs))
         return;
     pthread_mutex_lock(&runs_lock);
     run->next = free_runs;

@@ -58,7 +58,7 @@ kiln_tensor *kiln_tensor_ref(kiln_tensor *t)
 
 void kiln_tensor_unref(kiln_tensor *t)
 {
-    if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+    if (!t || !kiln_unref(&t->refs))
         return;
     if (t->extra) {
         kiln_tensor_unref(t->extra->grad);
@@ -103,6 +103,12 @@ bool kiln_is_dense(int ndim, const int64_t *shape, const int64_t *stride)
         step *= shape[d];
     }
     return true;
+}
+
+bool kiln_tensor_is_whole(const kiln_tensor *t)
+{
+    return t->offset == 0 && kiln_is_contiguous(t) &&
+           (size_t)kiln_numel(t) * kiln_dtype_size((kiln_dtype)t->dtype) == t->storage->bytes;
 }
 
 kiln_dtype kiln_dtype_of(const kiln_tensor *t)

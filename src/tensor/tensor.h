@@ -40,6 +40,14 @@ typedef struct kiln_run {
 typedef struct kiln_recipe kiln_recipe;
 void kiln_recipe_free(kiln_recipe *r);
 
+/* Gives a reference up; true if it was the last. Who holds the only one need not tell others that it is gone: nobody
+ * can take another meanwhile. */
+static inline bool kiln_unref(atomic_int *refs)
+{
+    return atomic_load_explicit(refs, memory_order_acquire) == 1 ||
+           atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
+}
+
 typedef struct kiln_storage {
     atomic_int refs;
     int32_t trace_refs; /* how many of refs the trace holds while the value is pending */
@@ -91,7 +99,10 @@ kiln_tensor *kiln_tensor_ref(kiln_tensor *t);
 kiln_tensor_extra *kiln_tensor_extras(kiln_tensor *t); /* made on first use; NULL with an error */
 
 kiln_storage *kiln_storage_new(kiln_device device, size_t bytes); /* pending; one reference */
-void kiln_storage_ref(kiln_storage *s);
+static inline void kiln_storage_ref(kiln_storage *s)
+{
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+}
 void kiln_storage_unref(kiln_storage *s);
 
 kiln_run *kiln_run_new(void); /* one reference; NULL with an error */
@@ -107,6 +118,9 @@ static inline bool kiln_storage_computed(const kiln_storage *s)
 /* Geometry helpers. */
 void kiln_dense_strides(int ndim, const int64_t *shape, int64_t *stride);
 bool kiln_is_dense(int ndim, const int64_t *shape, const int64_t *stride);
+
+/* True if t is the dense whole of its storage. */
+bool kiln_tensor_is_whole(const kiln_tensor *t);
 
 /* "net.0.weight" or "operand 2 of matmul": how messages call a tensor. Rotating per-thread buffers. */
 const char *kiln_tensor_label(const kiln_tensor *t, const char *fallback);

@@ -110,13 +110,6 @@ static kiln_tensor *fit_source(kiln_tensor *destination, kiln_tensor *source)
     return same ? source : kiln_expand(source, ndim, shape);
 }
 
-/* True if t is the dense whole of its storage. */
-static bool is_whole(const kiln_tensor *t)
-{
-    return t->offset == 0 && kiln_is_contiguous(t) &&
-           (size_t)kiln_numel(t) * kiln_dtype_size((kiln_dtype)t->dtype) == t->storage->bytes;
-}
-
 /* The whole storage of t as a dense one-dimensional tensor. */
 static kiln_tensor *whole_of(kiln_trace *tr, kiln_tensor *t)
 {
@@ -131,12 +124,32 @@ static kiln_tensor *whole_of(kiln_trace *tr, kiln_tensor *t)
     return kiln_tensor_make(t->storage, (kiln_dtype)t->dtype, 1, &n, NULL, 0);
 }
 
+bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *to)
+{
+    kiln_storage *bind[KILN_MAX_OUTPUTS];
+    for (int j = 0; j < c->nout; j++)
+        bind[j] = to[j]->storage;
+    if (!kiln_map_reserve(&tr->written, c->nout) || !kiln_trace_record(tr, c, to[0]->device, bind, NULL))
+        return false;
+    const kiln_node *n = &tr->nodes[tr->nnodes - 1];
+    bool grad = n->requires_grad;
+    /* Only now: the operands may be older windows of the same storages. */
+    for (int j = 0; j < c->nout; j++) {
+        tr->values[n->out + j].version = ++bind[j]->version;
+        kiln_map_put(&tr->written, bind[j], n->out + j);
+    }
+    /* Other windows are found when they are used; one that a gradient flows through must know before anything runs. */
+    for (int j = 0; j < c->nout; j++)
+        if (!(to[j]->leaf && !grad) && kiln_trace_value(tr, to[j]) < 0)
+            return false;
+    return !tr->eager || kiln_flush(tr, false);
+}
+
 static bool assign_checked(kiln_trace *tr, kiln_tensor *destination, kiln_tensor *source)
 {
     kiln_call c = {.op = &kiln_op_assign, .nin = 1, .nout = 1, .in = &source};
-    kiln_tensor *operands[2], *out = NULL;
-    kiln_storage *s = destination->storage;
-    if (!is_whole(destination)) {
+    kiln_tensor *operands[2];
+    if (!kiln_tensor_is_whole(destination)) {
         operands[0] = whole_of(tr, destination);
         operands[1] = kiln_contiguous(source);
         if (!operands[0] || !operands[1])
@@ -146,16 +159,7 @@ static bool assign_checked(kiln_trace *tr, kiln_tensor *destination, kiln_tensor
         c.attrs.i[destination->ndim] = destination->offset;
         c.attrs.nints = destination->ndim + 1;
     }
-    if (!c.op->infer(&c) || !kiln_map_reserve(&tr->written, 1) ||
-        !kiln_trace_record(tr, &c, destination->device, s, &out))
-        return false;
-    /* Only now: the operands may be older windows of the same storage. */
-    tr->values[out->value].version = out->version = ++s->version;
-    kiln_map_put(&tr->written, s, out->value);
-    bool grad = tr->values[out->value].requires_grad;
-    kiln_release(out);
-    /* Other windows are found when they are used; one that a gradient flows through must know before anything runs. */
-    return (destination->leaf && !grad) || kiln_trace_value(tr, destination) >= 0;
+    return c.op->infer(&c) && kiln_trace_assign(tr, &c, &destination);
 }
 
 /* True if the value is a parameter or shows part of one that a gradient flows to. */
@@ -206,7 +210,7 @@ bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
     bool ok = false;
     kiln_scope
         ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
-    return ok && (!tr->eager || kiln_flush(tr, false));
+    return ok;
 }
 
 /* ---- Moving ---- */
@@ -246,7 +250,7 @@ static kiln_tensor *move(kiln_trace *tr, kiln_tensor *t, kiln_device device)
     if (!grad)
         return kiln_tensor_make(s, (kiln_dtype)t->dtype, t->ndim, t->shape, NULL, 0);
     kiln_call c = {.op = &kiln_op_to_device, .nin = 1, .nout = 1, .in = &dense, .attrs = {.nints = 1, .i = {device}}};
-    bool ok = infer_same(&c) && kiln_trace_record(tr, &c, device, s, &out);
+    bool ok = infer_same(&c) && kiln_trace_record(tr, &c, device, &s, &out);
     kiln_storage_unref(s);
     kiln_trace_next_segment(tr);
     return ok ? out : NULL;

@@ -105,6 +105,7 @@ typedef struct walk {
     int64_t count, capacity; /* values when the walk began; room in grads */
     bool *stop;              /* kiln_grad: values whose gradient is wanted; NULL for kiln_backward */
     bool accumulate;         /* kiln_backward: into the leaves' .grad */
+    bool hooked;             /* some value has a hook: others may hold on to what the walk makes */
 } walk;
 
 static bool add_grad(walk *w, int32_t value, kiln_tensor *g)
@@ -136,9 +137,8 @@ static bool run_hook(walk *w, int32_t value)
 
 static bool back_node(walk *w, int64_t n)
 {
-    kiln_tensor *in[KILN_MAX_INPUTS] = {0}, *gin[KILN_MAX_INPUTS] = {0};
-    kiln_tensor *out[KILN_MAX_OUTPUTS] = {0}, *gout[KILN_MAX_OUTPUTS] = {0};
-    bool need[KILN_MAX_INPUTS] = {0}, any = false;
+    kiln_tensor *in[KILN_MAX_INPUTS], *gin[KILN_MAX_INPUTS], *out[KILN_MAX_OUTPUTS], *gout[KILN_MAX_OUTPUTS];
+    bool need[KILN_MAX_INPUTS], any = false;
     kiln_trace *tr = w->tr;
     kiln_node node = tr->nodes[n];
     for (int j = 0; j < node.nout; j++) {
@@ -148,7 +148,9 @@ static bool back_node(walk *w, int64_t n)
     }
     if (!any)
         return true;
-    kiln_attrs attrs = {.nints = node.nints, .nfloats = node.nfloats};
+    kiln_attrs attrs; /* mostly room: filled in, not cleared */
+    attrs.nints = node.nints;
+    attrs.nfloats = node.nfloats;
     for (int i = 0; i < node.nints; i++)
         attrs.i[i] = tr->ints[node.ints + i];
     for (int i = 0; i < node.nfloats; i++)
@@ -156,10 +158,9 @@ static bool back_node(walk *w, int64_t n)
     int32_t operands[KILN_MAX_INPUTS];
     memcpy(operands, tr->operands + node.in, (size_t)node.nin * sizeof *operands);
     for (int i = 0; i < node.nin; i++) {
-        if (operands[i] < 0)
-            continue;
-        need[i] = tr->values[operands[i]].requires_grad;
-        if (!(in[i] = kiln_trace_handle(tr, operands[i])))
+        in[i] = gin[i] = NULL;
+        need[i] = operands[i] >= 0 && tr->values[operands[i]].requires_grad;
+        if (operands[i] >= 0 && !(in[i] = kiln_trace_handle(tr, operands[i])))
             return false;
     }
     for (int j = 0; j < node.nout; j++)
@@ -215,6 +216,14 @@ bool kiln_trace_replace_grad(kiln_trace *tr, kiln_tensor *t, kiln_tensor *g)
     return set_grad(tr, t, g);
 }
 
+/* True if g, which arrived at a leaf, is all of a storage that this walk made, and not yet the gradient of another. */
+static bool is_own(const walk *w, const kiln_tensor *g)
+{
+    const kiln_trace *tr = w->tr;
+    return !w->hooked && g->epoch == tr->epoch && tr->values[g->value].base >= w->count &&
+           g->storage->role == KILN_ROLE_DATA && kiln_tensor_is_whole(g);
+}
+
 static bool leaf_arrived(walk *w, int32_t value)
 {
     if (!w->grads[value])
@@ -228,8 +237,10 @@ static bool leaf_arrived(walk *w, int32_t value)
     if (!e)
         return false;
     kiln_tensor *g = w->grads[value], *before = kiln_grad_of(t);
-    /* A copy, so that no two gradients share memory; the planner makes it cost nothing. */
-    g = before ? kiln_add(before, g) : kiln_clone(g);
+    if (before)
+        g = kiln_add(before, g);
+    else if (!is_own(w, g)) /* a copy, so that no two gradients share memory */
+        g = kiln_clone(g);
     if (!g)
         return false;
     g->storage->role = KILN_ROLE_GRADIENT;
@@ -256,6 +267,16 @@ static bool walk_back(walk *w, int32_t from)
     return true;
 }
 
+static bool has_hooks(const kiln_trace *tr)
+{
+    for (int64_t i = 0; i < tr->nvalues; i++) {
+        const kiln_tensor *t = tr->values[i].leaf;
+        if (t && t->extra && t->extra->hook)
+            return true;
+    }
+    return false;
+}
+
 static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *who)
 {
     if (!kiln_needs_grad(output)) {
@@ -271,6 +292,7 @@ static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *wh
     if (!grad && !(grad = kiln_ones_like(output)))
         return false;
     w->count = w->tr->nvalues;
+    w->hooked = has_hooks(w->tr);
     w->grads = w->tr->spare_grads;
     w->capacity = w->tr->spare_grads_capacity;
     w->tr->spare_grads = NULL; /* a hook may start a walk of its own */

@@ -57,7 +57,6 @@ static void start_segment(kiln_trace *tr)
     tr->first_value = (int32_t)tr->nvalues;
     tr->first_float = (int32_t)tr->nfloats;
     tr->nimports = tr->nslots = tr->ncode = 0;
-    tr->hash = 0;
     kiln_map_clear(&tr->slot_of);
 }
 
@@ -100,12 +99,6 @@ void kiln_trace_next_segment(kiln_trace *tr)
 }
 
 /* ---- The code ---- */
-
-inline void kiln_trace_put(kiln_trace *tr, int64_t word)
-{
-    tr->code[tr->ncode++] = word;
-    tr->hash = kiln_mix(tr->hash, (uint64_t)word);
-}
 
 /* Leaves get value numbers too, when they are first met, so a value's own number may differ between equal segments (and
  * be the same in different ones): node and output are what counts. */
@@ -369,11 +362,11 @@ static bool add_output(kiln_trace *tr, const kiln_call *c, int j, int32_t node, 
         if (bind)
             kiln_storage_ref(s);
     }
-    out[j] = kiln_trace_handle(tr, (int32_t)tr->nvalues - 1);
-    return out[j] != NULL;
+    return !out || (out[j] = kiln_trace_handle(tr, (int32_t)tr->nvalues - 1));
 }
 
-bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, kiln_storage *bind, kiln_tensor **out)
+bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, kiln_storage *const *bind,
+                       kiln_tensor **out)
 {
     int32_t in[KILN_MAX_INPUTS];
     bool grad = false;
@@ -409,8 +402,8 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
         tr->floats[tr->nfloats + i] = c->attrs.f[i];
     int64_t values = tr->nvalues;
     for (int j = 0; j < c->nout; j++)
-        if (!add_output(tr, c, j, (int32_t)tr->nnodes, n->requires_grad, device, bind, out)) {
-            for (int k = 0; k < j; k++)
+        if (!add_output(tr, c, j, (int32_t)tr->nnodes, n->requires_grad, device, bind ? bind[j] : NULL, out)) {
+            for (int k = 0; out && k < j; k++)
                 kiln_release(out[k]);
             for (int64_t k = values; k < tr->nvalues; k++) /* take back what was added */
                 if (tr->values[k].base == k) {

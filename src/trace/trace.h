@@ -3,8 +3,8 @@
  * readable for gradients. Nodes that ran already stay as long as a gradient may need them; those since `first_node` are
  * pending: the segment that the next flush plans and runs.
  *
- * While a node is recorded, its canonical form is appended to `code` and hashed: two segments with equal code are the
- * same step and share a plan. Values from before the segment enter it as imports (windows onto slots), numbered by
+ * While a node is recorded, its canonical form is appended to `code`: two segments with equal code are the same step
+ * and share a plan. Values from before the segment enter it as imports (windows onto slots), numbered by
  * first use, so that nothing in the code depends on addresses. Floats are kept apart: they may differ between replays.
  */
 #ifndef KILN_TRACE_TRACE_H
@@ -61,8 +61,8 @@ typedef struct kiln_trace {
     int64_t nslots, slots_capacity;
     int64_t *code;
     int64_t ncode, code_capacity;
-    uint64_t hash;
-    int32_t *kept; /* filled by a flush: base values that get memory of their own, in order */
+    uint64_t hash; /* of all of the code, filled by a flush */
+    int32_t *kept; /* likewise: base values that get memory of their own, in order */
     int64_t nkept, kept_capacity;
     int32_t *commits; /* likewise: values that are written to storage that has memory */
     int64_t ncommits, commits_capacity;
@@ -96,13 +96,20 @@ int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t);
 /* A handle for a value, as it was when the value was made. */
 kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value);
 
-/* Appends a checked call. out[j] receives handles. `bind`: the storage the (single) output lives in, or NULL for new.
- */
-bool kiln_trace_record(kiln_trace *tr, const kiln_call *call, kiln_device device, kiln_storage *bind,
+/* Appends a checked call. out[j] receives handles; `out` may be NULL where nobody wants them. `bind`: the storages that
+ * the outputs live in, or NULL for new ones. */
+bool kiln_trace_record(kiln_trace *tr, const kiln_call *call, kiln_device device, kiln_storage *const *bind,
                        kiln_tensor **out);
 
+/* Appends a checked call whose results to[j] hold from now on: each is the whole of its storage, or the call makes the
+ * whole of it. */
+bool kiln_trace_assign(kiln_trace *tr, const kiln_call *call, kiln_tensor *const *to);
+
 /* Appends a word to the segment's code; there must be room. */
-void kiln_trace_put(kiln_trace *tr, int64_t word);
+static inline void kiln_trace_put(kiln_trace *tr, int64_t word)
+{
+    tr->code[tr->ncode++] = word;
+}
 
 /* The number of a value made in the segment, as the code knows it. */
 int64_t kiln_trace_number(const kiln_trace *tr, int32_t value);

@@ -7,6 +7,7 @@
 #include "core/fail.h"
 #include "kiln/grad.h"
 #include "kiln/ops.h"
+#include "trace/program.h"
 
 static const unsigned asked_by[KILN_SUMS] = {~0u, KILN_ACCURACY, KILN_TOP5, KILN_MAE};
 
@@ -51,8 +52,14 @@ void kiln_meter_reset(kiln_meter *m)
  * plan as all others and nothing needs to be written between steps. */
 static bool add_to(kiln_tensor *sum, kiln_tensor *value, double scale, double keep)
 {
-    value = kiln_mul_scalar(kiln_cast(value, KILN_F32), scale);
-    return kiln_assign(sum, kiln_add(kiln_mul_scalar(sum, keep), value));
+    kiln_program p;
+    if (!(value = kiln_cast(value, KILN_F32)))
+        return false;
+    kiln_program_begin(&p, KILN_IN(sum, value));
+    kiln_register more = kiln_program_put(&p, KILN_PW_mul_scalar, 1, 0, scale);
+    kiln_register kept = kiln_program_put(&p, KILN_PW_mul_scalar, 0, 0, keep);
+    kiln_program_assign(&p, sum, kiln_program_put(&p, KILN_PW_add, kept, more, 0));
+    return kiln_program_record(&p);
 }
 
 static kiln_tensor *count_true(kiln_tensor *condition)

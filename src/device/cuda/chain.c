@@ -8,6 +8,7 @@ enum {
     MOST_BYTES = 16 << 20, /* that a kernel moves: above, launching it by itself costs little */
     TINY_UNITS = 2,        /* that one block takes in turn rather than wait for a barrier */
     WARP_ROW = 256,        /* softmax: shorter rows always belong to a warp */
+    MOST_GATHERING = 64,   /* blocks that gather a batch: each finds its rows first */
     HALF_SHARED = 16 * 1024
 };
 
@@ -55,6 +56,8 @@ static bool can_be_step(const kiln_cuda_call *c)
         return kiln_cuda_small_of(c, &m, &t);
     if (k->group)
         return k->group->count > 0;
+    if (is(k, "take_samples"))
+        return kiln_count(k->out[0].ndim, k->out[0].shape) > 0;
     if (k->in[0].dtype != KILN_F32)
         return false;
     if (is_softmax(k)) {
@@ -214,6 +217,24 @@ static bool make_rows(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda
     return ok && add_pointer(chain, &k->out[0]);
 }
 
+/* The data, the table or nothing, the batch; scalars stay the doubles they are. */
+static bool make_samples(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda_call *c)
+{
+    const kiln_kernel *k = c->kernel;
+    const kiln_operand nothing = {.buffer = -1};
+    s->kind = KILN_CUDA_STEP_SAMPLES;
+    kiln_cuda_samples_describe(c, &s->samples);
+    int64_t blocks = ceil_div(s->samples.rows * s->samples.units, KILN_CUDA_WALK_THREADS / 2);
+    s->units = blocks < MOST_GATHERING ? blocks : MOST_GATHERING;
+    for (int i = 0; i < KILN_SAMPLES_SCALARS; i++) {
+        if (!KILN_GROW(chain->words, chain->words_capacity, chain->nwords + 1))
+            return false;
+        chain->words[chain->nwords++] = (kiln_cuda_word){.scalar = k->scalars + i, .cls = KILN_PW_F64};
+    }
+    return add_pointer(chain, &k->in[0]) && add_pointer(chain, k->nin > 1 ? &k->in[1] : &nothing) &&
+           add_pointer(chain, &k->out[0]);
+}
+
 static bool make_step(kiln_cuda_chain *chain, const kiln_cuda_call *c, int32_t kernel)
 {
     const kiln_kernel *k = c->kernel;
@@ -222,14 +243,16 @@ static bool make_step(kiln_cuda_chain *chain, const kiln_cuda_call *c, int32_t k
         return false;
     if (k->op && k->op->cls == KILN_CLASS_MATMUL)
         return make_product(chain, s, c);
-    return k->group ? make_group(chain, s, c) : make_rows(chain, s, c);
+    if (k->group)
+        return make_group(chain, s, c);
+    return is(k, "take_samples") ? make_samples(chain, s, c) : make_rows(chain, s, c);
 }
 
 /* ---- Waves ---- */
 
 static bool is_tiny(const kiln_cuda_step *s)
 {
-    return s->kind != KILN_CUDA_STEP_PRODUCT && s->units <= TINY_UNITS;
+    return s->kind != KILN_CUDA_STEP_PRODUCT && s->kind != KILN_CUDA_STEP_SAMPLES && s->units <= TINY_UNITS;
 }
 
 typedef struct place { /* the earliest wave of a step, and the strand before it that it could go on with */

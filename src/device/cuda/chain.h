@@ -8,6 +8,7 @@
 
 #include "device/cuda/depend.h"
 #include "device/cuda/program.h"
+#include "device/cuda/samples.h"
 #include "device/cuda/small.h"
 #include "device/cuda/walk.h"
 
@@ -21,7 +22,8 @@ typedef enum kiln_cuda_step_kind {
     KILN_CUDA_STEP_PRODUCT,
     KILN_CUDA_STEP_SOFTMAX,
     KILN_CUDA_STEP_PICK,
-    KILN_CUDA_STEP_PLACE
+    KILN_CUDA_STEP_PLACE,
+    KILN_CUDA_STEP_SAMPLES
 } kiln_cuda_step_kind;
 
 typedef struct kiln_cuda_step {
@@ -35,6 +37,7 @@ typedef struct kiln_cuda_step {
     kiln_cuda_lowered *group;   /* NULL: none */
     kiln_cuda_matrices product; /* without addresses */
     kiln_cuda_tiling tiling;
+    kiln_cuda_samples samples; /* likewise */
 } kiln_cuda_step;
 
 typedef struct kiln_cuda_pointer { /* an address of the parameters */

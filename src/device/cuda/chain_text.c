@@ -128,6 +128,23 @@ static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)
         LL(inner), LL(k->ints[1]), s->pointers, s->pointers + 2, s->guarded ? "!stopped" : "true", seat);
 }
 
+static void say_samples(author *a, const kiln_cuda_step *s, const char *unit)
+{
+    const kiln_cuda_samples *q = &s->samples;
+    char scalars[48];
+    if (a->chain->alone)
+        snprintf(scalars, sizeof scalars, "(const double *)(k.words + %d)", s->words);
+    else
+        snprintf(scalars, sizeof scalars, "k.scalars + %d", kernel_of(a, s)->scalars);
+    say(a,
+        "const kiln_cuda_samples q = {k.data[%d], (const float *)k.data[%d], k.data[%d], %s, {%lldL, %d, %d, %d}, "
+        "%lldL, %lldL, %lldL, %lldL, %d, %d}; ",
+        s->pointers, s->pointers + 1, s->pointers + 2, scalars, LL(q->order.n), q->order.low_bits, q->order.high_bits,
+        q->order.rounds, LL(q->rows), LL(q->units), LL(q->start), LL(q->distance), q->how, q->width);
+    say(a, "kiln_cuda_take_samples(q, (kiln_cuda_samples_room *)scratch, %s, %lld, threadIdx.x, blockDim.x); ", unit,
+        LL(s->units));
+}
+
 /* As block `unit` of all the step's, or as the only one. */
 static void say_step(author *a, const kiln_cuda_step *s, int64_t first, bool alone)
 {
@@ -138,6 +155,7 @@ static void say_step(author *a, const kiln_cuda_step *s, int64_t first, bool alo
     say(a, s->guarded && !pick ? "if (!stopped) { " : "{ ");
     switch (s->kind) {
     case KILN_CUDA_STEP_PRODUCT: say_product(a, s, unit); break;
+    case KILN_CUDA_STEP_SAMPLES: say_samples(a, s, unit); break;
     case KILN_CUDA_STEP_MAP:
         say_program(a, s);
         say(a, "map(%lldL, m, %s); ", LL(s->group->k.p.count), seat);

@@ -6,6 +6,7 @@
 
 #include "device/cuda/fold.cuh"
 #include "device/cuda/picks.cuh"
+#include "device/cuda/samples.cuh"
 #include "device/cuda/softmax.cuh"
 #include "device/cuda/tile.cuh"
 #include "device/cuda/walk.h"
