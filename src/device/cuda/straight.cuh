@@ -1,9 +1,10 @@
-/* Tiles whose operands go from memory straight to registers. A thread makes 4 · 4 elements of a slice and keeps all it
- * loads for two fours of k under way, so nothing waits but the sums. With few elements and a long k that is sooner done
- * than a copy to shared memory, since a warp then has several slices and loads hardly anything twice.
+/* Tiles whose operands go from memory straight to registers. A thread makes 4 · 4 elements of a slice and has the loads
+ * for two fours of k under way, so nobody waits for anybody until all sums are there. With few elements and a long k
+ * that is sooner done than by shared memory, since a warp then has several slices and loads hardly anything twice.
  *
- * Fours of k are dealt to slices in turn: the slices of a warp then read neighbours, and together whole lines of the
- * cache. Loads are ordinary ones: what other blocks wrote before a barrier of the grid is seen. */
+ * Fours of k are dealt to slices in turn, so that the slices of a warp read neighbours, and together whole lines of the
+ * cache. The slices of a warp are added up in pairs, then pairs of pairs, then those, and the warps' sums in order.
+ * Loads are ordinary ones: what other blocks wrote before a barrier of the grid that ends in an acquire is seen. */
 #ifndef KILN_CUDA_STRAIGHT_CUH
 #define KILN_CUDA_STRAIGHT_CUH
 

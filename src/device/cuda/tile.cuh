@@ -41,6 +41,10 @@ static __device__ __forceinline__ kiln_cuda_panel kiln_cuda_panel_of(const float
                            fours, whole};
 }
 
+/* Whether a and b are known to be multiples of 16 bytes; else their tiles look. */
+template <typename Shape> static constexpr bool kiln_cuda_aligned = Shape::aligned;
+template <> constexpr bool kiln_cuda_aligned<kiln_cuda_matrices> = false;
+
 template <typename Tiler, typename Shape, typename... More>
 static __device__ __forceinline__ void kiln_cuda_tile_make(const Shape &s, const kiln_cuda_panel &a,
                                                            const kiln_cuda_panel &b, More... memory)
@@ -56,7 +60,7 @@ static __device__ __forceinline__ void kiln_cuda_tile_make(const Shape &s, const
 }
 
 /* Tile number `tile` of all matrices' tiles, row by row. `s` is a kiln_cuda_matrices, or has the same members as
- * constants. `shared` is aligned to 16 bytes; the block has to meet before it is used again.
+ * constants and `aligned`. `shared` is aligned to 16 bytes; the block has to meet before it is used again.
  *
  * sink(at, n, values) is called for every element once, with up to four neighbours of a row at a time: the elements of
  * c from `at`, four of them and `at` a multiple of four where the rows of c have a multiple of four. Consecutive
@@ -70,10 +74,12 @@ static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t ti
     const int rows = s.m % ROWS == 0 || s.m - row >= ROWS ? ROWS : (int)(s.m - row);
     const int cols = s.n % COLS == 0 || s.n - col >= COLS ? COLS : (int)(s.n - col);
     const bool a_fours = (s.a_col == 1 ? s.k : s.m) % 4 == 0, b_fours = (s.b_row == 1 ? s.k : s.n) % 4 == 0;
-    const kiln_cuda_panel a = kiln_cuda_panel_of(s.a + matrix * s.a_matrix + row * s.a_row, s.a_row, s.a_col, rows,
-                                                 s.aligned && s.a_matrix % 4 == 0, a_fours, a_fours && s.k % 4 == 0);
-    const kiln_cuda_panel b = kiln_cuda_panel_of(s.b + matrix * s.b_matrix + col * s.b_col, s.b_col, s.b_row, cols,
-                                                 s.aligned && s.b_matrix % 4 == 0, b_fours, b_fours && s.k % 4 == 0);
+    const kiln_cuda_panel a =
+        kiln_cuda_panel_of(s.a + matrix * s.a_matrix + row * s.a_row, s.a_row, s.a_col, rows,
+                           kiln_cuda_aligned<Shape> && s.a_matrix % 4 == 0, a_fours, a_fours && s.k % 4 == 0);
+    const kiln_cuda_panel b =
+        kiln_cuda_panel_of(s.b + matrix * s.b_matrix + col * s.b_col, s.b_col, s.b_row, cols,
+                           kiln_cuda_aligned<Shape> && s.b_matrix % 4 == 0, b_fours, b_fours && s.k % 4 == 0);
     const int64_t at = (matrix * s.m + row) * s.n + col;
     float *sums = (float *)shared;
     if constexpr (KILN_CUDA_TILE_STRAIGHT(ROWS, COLS, SLICES)) {

@@ -17,7 +17,6 @@ typedef struct kiln_cuda_matrices {
     int64_t m, n, k;
     int64_t a_row, a_col, b_row, b_col;
     int64_t a_matrix, b_matrix;
-    bool aligned; /* a and b are known to be multiples of 16 bytes; else tiles look */
 } kiln_cuda_matrices;
 
 /* What a tile needs of an operand: lines along k, rows of a or columns of b. */
