@@ -9,6 +9,7 @@ enum {
     TINY_UNITS = 2,        /* that one block takes in turn rather than wait for a barrier */
     WARP_ROW = 256,        /* softmax: shorter rows always belong to a warp */
     MOST_GATHERING = 64,   /* blocks that gather a batch: each finds its rows first */
+    FOUND_BY_ONE = 64,     /* argmax: elements of a row that one thread goes through */
     HALF_SHARED = 16 * 1024
 };
 
@@ -42,6 +43,11 @@ static bool is_softmax(const kiln_kernel *k)
     return is(k, "softmax") || is(k, "log_softmax");
 }
 
+static bool is_find(const kiln_kernel *k)
+{
+    return is(k, "argmax") || is(k, "argmin");
+}
+
 static bool is_pick(const kiln_kernel *k)
 {
     return is(k, "nll_loss_pick") || is(k, "nll_loss_place");
@@ -63,6 +69,10 @@ static bool can_be_step(const kiln_cuda_call *c)
     if (is_softmax(k)) {
         extent e = extent_of(&k->in[0], k->ints[0]);
         return e.inner == 1 && e.n > 0 && e.n < WARP_ROW && e.outer > 0;
+    }
+    if (is_find(k)) {
+        extent e = extent_of(&k->in[0], k->ints[0]);
+        return e.inner == 1 && e.n > 0 && e.n <= FOUND_BY_ONE && e.outer > 0;
     }
     if (is_pick(k)) {
         extent e = extent_of(is(k, "nll_loss_pick") ? &k->in[0] : &k->out[0], k->ints[0]);
@@ -202,8 +212,11 @@ static bool make_rows(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda
     const kiln_kernel *k = c->kernel;
     int64_t threads = KILN_CUDA_WALK_THREADS;
     bool pick = is(k, "nll_loss_pick");
-    extent e = extent_of(pick || is_softmax(k) ? &k->in[0] : &k->out[0], k->ints[0]);
-    if (is_softmax(k)) {
+    extent e = extent_of(pick || is_softmax(k) || is_find(k) ? &k->in[0] : &k->out[0], k->ints[0]);
+    if (is_find(k)) {
+        s->kind = KILN_CUDA_STEP_FIND;
+        s->units = ceil_div(e.outer, threads);
+    } else if (is_softmax(k)) {
         s->kind = KILN_CUDA_STEP_SOFTMAX;
         s->units = ceil_div(e.outer, threads / (e.n <= KILN_CUDA_SHORT_ROW ? KILN_CUDA_SHORT_ROW : 32));
     } else {
@@ -268,6 +281,14 @@ static void come_after(place *p, const kiln_cuda_step *before)
         p->joins &= before->strand == p->strand;
 }
 
+static kiln_cuda_step *step_of(const kiln_cuda_chain *chain, int32_t kernel, int64_t before)
+{
+    for (int64_t j = before; j-- > 0;)
+        if (chain->steps[j].kernel == kernel)
+            return &chain->steps[j];
+    return NULL;
+}
+
 /* Where a step can run at the earliest; its predecessors have their places. */
 static place find_place(const kiln_cuda_chain *chain, const kiln_cuda_waits *w, int64_t step)
 {
@@ -275,44 +296,52 @@ static place find_place(const kiln_cuda_chain *chain, const kiln_cuda_waits *w, 
     place p = {0, -1, false};
     if (s->kind == KILN_CUDA_STEP_COMBINE)
         come_after(&p, s - 1);
-    for (int64_t k = w->first[s->kernel]; s->kind != KILN_CUDA_STEP_COMBINE && k < w->first[s->kernel + 1]; k++)
-        for (int64_t j = step; j-- > 0;)
-            if (chain->steps[j].kernel == w->of[k]) {
-                come_after(&p, &chain->steps[j]);
-                break;
-            }
+    for (int64_t k = w->first[s->kernel]; s->kind != KILN_CUDA_STEP_COMBINE && k < w->first[s->kernel + 1]; k++) {
+        const kiln_cuda_step *before = step_of(chain, w->of[k], step);
+        if (before)
+            come_after(&p, before);
+    }
     return p;
 }
 
-static void mark_ends(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+static void not_after(kiln_cuda_step *s, const kiln_cuda_step *next)
 {
-    for (int64_t i = 0; i < chain->nsteps; i++)
-        chain->steps[i].ends = i + 1 == chain->nsteps || chain->steps[i + 1].kernel != chain->steps[i].kernel;
-    for (int64_t i = 0; i < chain->nsteps; i++)
-        for (int64_t k = w->first[chain->steps[i].kernel]; k < w->first[chain->steps[i].kernel + 1]; k++)
-            for (int64_t j = 0; j < i; j++)
-                if (chain->steps[j].kernel == w->of[k])
-                    chain->steps[j].ends = false;
+    bool together = s->wave == next->wave; /* one strand */
+    int32_t latest = together ? next->latest : next->latest - 1;
+    s->latest = latest < s->latest ? latest : s->latest;
 }
 
-/* Steps that others wait for come as early as they can. Those that nobody waits for fill what waves there are then: a
- * wave later where that makes a strand shorter, but not in a wave of their own. */
-static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+/* From the waves that all steps have if each comes as early as it can. */
+static void find_latest(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+{
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        chain->steps[i].latest = chain->nwaves - 1;
+    for (int64_t i = chain->nsteps; i-- > 0;) {
+        const kiln_cuda_step *s = &chain->steps[i];
+        if (s->kind == KILN_CUDA_STEP_COMBINE) {
+            not_after(&chain->steps[i - 1], s);
+            continue;
+        }
+        for (int64_t k = w->first[s->kernel]; k < w->first[s->kernel + 1]; k++) {
+            kiln_cuda_step *before = step_of(chain, w->of[k], i);
+            if (before)
+                not_after(before, s);
+        }
+    }
+}
+
+/* Small steps go on with the strand before them; `relaxed`: only where a later wave would be too late. */
+static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w, bool relaxed)
 {
     int32_t strands = 0;
-    mark_ends(chain, w);
-    for (int ends = 0; ends < 2; ends++) {
-        int32_t before = chain->nwaves;
-        for (int64_t i = 0; i < chain->nsteps; i++) {
-            kiln_cuda_step *s = &chain->steps[i];
-            if (s->ends != ends)
-                continue;
-            place p = find_place(chain, w, i);
-            bool joins = is_tiny(s) && p.joins && !(ends && p.wave < before);
-            s->wave = joins ? p.wave - 1 : p.wave;
-            s->strand = joins ? p.strand : is_tiny(s) ? strands++ : -1;
-            chain->nwaves = s->wave + 1 > chain->nwaves ? s->wave + 1 : chain->nwaves;
-        }
+    chain->nwaves = 0;
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        kiln_cuda_step *s = &chain->steps[i];
+        place p = find_place(chain, w, i);
+        bool joins = is_tiny(s) && p.joins && !(relaxed && s->latest >= p.wave);
+        s->wave = joins ? p.wave - 1 : p.wave;
+        s->strand = joins ? p.strand : is_tiny(s) ? strands++ : -1;
+        chain->nwaves = s->wave + 1 > chain->nwaves ? s->wave + 1 : chain->nwaves;
     }
 }
 
@@ -360,7 +389,9 @@ kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_wa
     chain->barrier = barrier;
     chain->shared = HALF_SHARED; /* what folding takes */
     if (make_steps(chain, c)) {
-        set_waves(chain, w);
+        set_waves(chain, w, false);
+        find_latest(chain, w);
+        set_waves(chain, w, true);
         count_units(chain);
         chain->parameter_bytes = parameter_bytes(chain);
         chain->parameters = kiln_alloc_zero(1, chain->parameter_bytes);

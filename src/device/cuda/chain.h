@@ -23,7 +23,8 @@ typedef enum kiln_cuda_step_kind {
     KILN_CUDA_STEP_SOFTMAX,
     KILN_CUDA_STEP_PICK,
     KILN_CUDA_STEP_PLACE,
-    KILN_CUDA_STEP_SAMPLES
+    KILN_CUDA_STEP_SAMPLES,
+    KILN_CUDA_STEP_FIND
 } kiln_cuda_step_kind;
 
 typedef struct kiln_cuda_step {
@@ -31,7 +32,7 @@ typedef struct kiln_cuda_step {
     int32_t kernel;             /* of the plan */
     bool guarded;               /* writes to a slot */
     int64_t units;              /* pieces that blocks take */
-    bool ends;                  /* no other step waits for it */
+    int32_t latest;             /* the last wave in which nobody would have to wait for it longer */
     int32_t wave, strand;       /* strand: -1 for steps that all blocks share */
     int pointers, words;        /* its first ones */
     kiln_cuda_lowered *group;   /* NULL: none */

@@ -123,6 +123,11 @@ static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)
             s->pointers + 1, LL(outer), LL(n), strcmp(k->op->name, "log_softmax") == 0 ? "true" : "false", seat);
         return;
     }
+    if (s->kind == KILN_CUDA_STEP_FIND) {
+        say(a, "find_step(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", s->pointers, s->pointers + 1, LL(outer), (int)n,
+            strcmp(k->op->name, "argmin") == 0 ? "true" : "false", seat);
+        return;
+    }
     say(a, "%s<float>(picks_in(k.c, %d, k.data[%d], %lldL, %lldL, %lldL, %lldL), k.data[%d], k.data[%d], %s, %s); ",
         s->kind == KILN_CUDA_STEP_PICK ? "pick_step" : "place_step", s->kernel, s->pointers + 1, LL(outer), LL(n),
         LL(inner), LL(k->ints[1]), s->pointers, s->pointers + 2, s->guarded ? "!stopped" : "true", seat);

@@ -85,6 +85,24 @@ KILN_PW_INLINE void softmax_step(const void *x, void *y, int64_t rows, int64_t n
                                log_of);
 }
 
+/* argmax and argmin of short rows, a thread each: the first of equal ones, and a NaN beats all numbers. */
+KILN_PW_INLINE void find_step(const void *x, void *y, int64_t rows, int n, bool least, seat s)
+{
+    for (int64_t row = s.block * blockDim.x + threadIdx.x; row < rows; row += s.blocks * blockDim.x) {
+        const float *from = (const float *)x + row * n;
+        float best = from[0];
+        int64_t place = 0;
+        for (int i = 1; i < n; i++) {
+            float v = from[i];
+            if ((v != v && best == best) || (least ? v < best : v > best)) {
+                best = v;
+                place = i;
+            }
+        }
+        ((int64_t *)y)[row] = place;
+    }
+}
+
 KILN_PW_INLINE picks picks_in(const kiln_cuda_walk &c, int kernel, const void *target, int64_t outer, int64_t classes,
                               int64_t inner, int64_t ignore)
 {
