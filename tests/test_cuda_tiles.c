@@ -46,8 +46,8 @@ static void test_tiles_fit_the_measurements(void **state)
     static const struct {
         int64_t m, n, k;
         int32_t rows, cols;
-    } known[] = {{32, 256, 784, 8, 8},   {32, 128, 256, 16, 8}, {32, 10, 128, 8, 8},    {32, 128, 10, 16, 32},
-                 {32, 256, 128, 16, 16}, {10, 128, 32, 16, 16}, {128, 256, 32, 16, 32}, {256, 784, 32, 32, 64}};
+    } known[] = {{32, 256, 784, 8, 8},  {32, 128, 256, 8, 8},  {32, 10, 128, 8, 8},    {32, 128, 10, 16, 16},
+                 {32, 256, 128, 16, 8}, {10, 128, 32, 16, 16}, {128, 256, 32, 16, 32}, {256, 784, 32, 32, 64}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         kiln_cuda_tiling t;
         assert_true(kiln_cuda_tiling_of(known[i].m, known[i].n, known[i].k, 1, &t));

@@ -10,6 +10,9 @@ enum {
     WARP_ROW = 256,        /* softmax: shorter rows always belong to a warp */
     MOST_GATHERING = 64,   /* blocks that gather a batch: each finds its rows first */
     FOUND_BY_ONE = 64,     /* argmax: elements of a row that one thread goes through */
+    TINY_TIME = 600,       /* nanoseconds of a step that one block does */
+    STORE_TIME = 300,      /* and of each store behind a product */
+    LONGEST_TILE = 4000,   /* beyond which two rounds of smaller tiles are better */
     HALF_SHARED = 16 * 1024
 };
 
@@ -154,7 +157,6 @@ static bool make_product(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_c
     s->kind = KILN_CUDA_STEP_PRODUCT;
     kiln_cuda_small_of(c, &s->product, &s->tiling);
     s->units = s->tiling.tiles;
-    chain->shared = s->tiling.shared > chain->shared ? s->tiling.shared : chain->shared;
     if (k->group) {
         if (!lower_group(chain, s, c))
             return false;
@@ -330,28 +332,141 @@ static void find_latest(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
     }
 }
 
-/* Small steps go on with the strand before them; `relaxed`: only where a later wave would be too late. */
-static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w, bool relaxed)
+/* About how long a wave takes without its strands. */
+static int64_t wave_time(const kiln_cuda_chain *chain, int32_t wave)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        const kiln_cuda_step *s = &chain->steps[i];
+        if (s->wave == wave && s->strand < 0) {
+            int64_t time = s->kind == KILN_CUDA_STEP_PRODUCT ? s->tiling.nanoseconds : TINY_TIME;
+            time += s->group ? s->group->k.p.nstores * STORE_TIME : 0;
+            longest = time > longest ? time : longest;
+        }
+    }
+    return longest;
+}
+
+static int64_t strand_time(const kiln_cuda_chain *chain, int64_t before, int32_t strand)
+{
+    int64_t time = 0;
+    for (int64_t i = 0; i < before; i++)
+        time += chain->steps[i].strand == strand ? TINY_TIME : 0;
+    return time;
+}
+
+static void put(kiln_cuda_chain *chain, kiln_cuda_step *s, int32_t wave, int32_t strand)
+{
+    s->wave = wave;
+    s->strand = strand;
+    chain->nwaves = wave + 1 > chain->nwaves ? wave + 1 : chain->nwaves;
+}
+
+/* As early as possible; small steps go on with the strand before them. */
+static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
     int32_t strands = 0;
-    chain->nwaves = 0;
     for (int64_t i = 0; i < chain->nsteps; i++) {
         kiln_cuda_step *s = &chain->steps[i];
         place p = find_place(chain, w, i);
-        bool joins = is_tiny(s) && p.joins && !(relaxed && s->latest >= p.wave);
-        s->wave = joins ? p.wave - 1 : p.wave;
-        s->strand = joins ? p.strand : is_tiny(s) ? strands++ : -1;
-        chain->nwaves = s->wave + 1 > chain->nwaves ? s->wave + 1 : chain->nwaves;
+        bool joins = is_tiny(s) && p.joins;
+        put(chain, s, joins ? p.wave - 1 : p.wave, joins ? p.strand : is_tiny(s) ? strands++ : -1);
     }
+}
+
+/* Small steps that others can wait for move to a wave that is long anyway. */
+static void fill_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w, const int64_t *times)
+{
+    int32_t strands = 0;
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        kiln_cuda_step *s = &chain->steps[i];
+        place p = find_place(chain, w, i);
+        if (!is_tiny(s)) {
+            put(chain, s, p.wave, -1);
+            continue;
+        }
+        int32_t best = p.wave;
+        for (int32_t wave = p.wave + 1; wave <= s->latest; wave++)
+            best = times[wave] > times[best] ? wave : best;
+        bool late = p.wave > s->latest;
+        bool fits = p.joins && strand_time(chain, i, p.strand) + TINY_TIME <= times[p.wave - 1];
+        if (p.joins && (late || (fits && times[p.wave - 1] >= times[best])))
+            put(chain, s, p.wave - 1, p.strand);
+        else
+            put(chain, s, best, strands++);
+    }
+}
+
+static bool arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+{
+    set_waves(chain, w);
+    int64_t *times = kiln_alloc_zero((size_t)chain->nwaves + 1, sizeof *times);
+    if (!times)
+        return false;
+    find_latest(chain, w);
+    for (int32_t wave = 0; wave < chain->nwaves; wave++)
+        times[wave] = wave_time(chain, wave);
+    fill_waves(chain, w, times);
+    kiln_free(times);
+    return true;
+}
+
+/* ---- Tiles ---- */
+
+static int64_t units_of(const kiln_cuda_chain *chain, int32_t wave)
+{
+    int64_t units = 0;
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        if (chain->steps[i].wave == wave)
+            units += chain->steps[i].strand < 0 ? chain->steps[i].units : 1;
+    return units;
+}
+
+/* The product of the wave that is done soonest, if fewer tiles would do for it. */
+static bool coarsen_one(kiln_cuda_chain *chain, int32_t wave)
+{
+    kiln_cuda_step *soonest = NULL;
+    kiln_cuda_tiling t, coarser;
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        kiln_cuda_step *s = &chain->steps[i];
+        const kiln_cuda_matrices *m = &s->product;
+        if (s->wave != wave || s->kind != KILN_CUDA_STEP_PRODUCT || s->units < 2)
+            continue;
+        int64_t matrices = s->tiling.tiles / (s->tiling.across * s->tiling.down);
+        if (kiln_cuda_tiling_within(m->m, m->n, m->k, matrices, s->units - 1, &t) &&
+            (!soonest || t.nanoseconds < coarser.nanoseconds)) {
+            soonest = s;
+            coarser = t;
+        }
+    }
+    if (!soonest || coarser.nanoseconds > LONGEST_TILE)
+        return false;
+    soonest->tiling = coarser;
+    soonest->units = coarser.tiles;
+    return true;
+}
+
+/* Where the tiles of a wave are a few more than there are blocks, some block makes two and all wait for it. */
+static void fit_tiles(kiln_cuda_chain *chain)
+{
+    for (int32_t wave = 0; wave < chain->nwaves; wave++)
+        while (units_of(chain, wave) > KILN_CUDA_TILE_BLOCKS && coarsen_one(chain, wave))
+            ;
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        if (chain->steps[i].tiling.shared > chain->shared)
+            chain->shared = chain->steps[i].tiling.shared;
+}
+
+const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel)
+{
+    const kiln_cuda_step *s = step_of(chain, kernel, chain->nsteps);
+    return s && s->kind == KILN_CUDA_STEP_PRODUCT ? &s->tiling : NULL;
 }
 
 static void count_units(kiln_cuda_chain *chain)
 {
-    for (int wave = 0; wave < chain->nwaves; wave++) {
-        int64_t units = 0;
-        for (int64_t i = 0; i < chain->nsteps; i++)
-            if (chain->steps[i].wave == wave)
-                units += chain->steps[i].strand < 0 ? chain->steps[i].units : 1;
+    for (int32_t wave = 0; wave < chain->nwaves; wave++) {
+        int64_t units = units_of(chain, wave);
         chain->most_units = units > chain->most_units ? units : chain->most_units;
     }
 }
@@ -388,10 +503,8 @@ kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_wa
     chain->alone = first == 0 && end == c->plan->nkernels;
     chain->barrier = barrier;
     chain->shared = HALF_SHARED; /* what folding takes */
-    if (make_steps(chain, c)) {
-        set_waves(chain, w, false);
-        find_latest(chain, w);
-        set_waves(chain, w, true);
+    if (make_steps(chain, c) && arrange(chain, w)) {
+        fit_tiles(chain);
         count_units(chain);
         chain->parameter_bytes = parameter_bytes(chain);
         chain->parameters = kiln_alloc_zero(1, chain->parameter_bytes);

@@ -82,6 +82,9 @@ kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_wa
                                      unsigned long long *barrier);
 void kiln_cuda_chain_free(kiln_cuda_chain *chain);
 
+/* How a product of the chain is tiled, whether the chain runs or its kernels one by one; NULL for other kernels. */
+const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel);
+
 /* Puts it on the call's stream; `run`: the number of the run where the chain is alone. */
 bool kiln_cuda_chain_launch(kiln_cuda_chain *chain, const kiln_cuda_call *c, const void *kernel, uint64_t run);
 

@@ -16,11 +16,23 @@ static const kiln_kernel *kernel_of(const author *a, const kiln_cuda_step *s)
     return &a->chain->plan->kernels[s->kernel];
 }
 
+/* Whether elements always come in full cells, so that the code for parts of one can be left out. */
+static bool in_full_cells(const kiln_cuda_step *s)
+{
+    const kiln_cuda_program *p = &s->group->k.p;
+    if (s->kind == KILN_CUDA_STEP_PRODUCT)
+        return s->product.n % 4 == 0;
+    if (s->kind == KILN_CUDA_STEP_MAP)
+        return p->count % (s->group->wide ? 2 : 4) == 0;
+    return (p->r.inner > 1 ? p->r.inner : p->r.reduced) % 4 == 0;
+}
+
 static kiln_cuda_naming naming_of(const author *a, const kiln_cuda_step *s)
 {
     return (kiln_cuda_naming){.number = s->kernel,
                               .pointers = s->pointers,
                               .words = a->chain->alone ? s->words : -1,
+                              .whole = in_full_cells(s),
                               .product = s->kind == KILN_CUDA_STEP_PRODUCT};
 }
 
@@ -124,8 +136,8 @@ static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)
         return;
     }
     if (s->kind == KILN_CUDA_STEP_FIND) {
-        say(a, "find_step(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", s->pointers, s->pointers + 1, LL(outer), (int)n,
-            strcmp(k->op->name, "argmin") == 0 ? "true" : "false", seat);
+        say(a, "find_step(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", s->pointers, s->pointers + 1, LL(outer),
+            (int)n, strcmp(k->op->name, "argmin") == 0 ? "true" : "false", seat);
         return;
     }
     say(a, "%s<float>(picks_in(k.c, %d, k.data[%d], %lldL, %lldL, %lldL, %lldL), k.data[%d], k.data[%d], %s, %s); ",

@@ -12,6 +12,7 @@ typedef struct entry {
     char *text;
     cudaLibrary_t library;
     cudaKernel_t kernel; /* NULL: not there */
+    int device;
 } entry;
 
 struct kiln_cuda_codegen {
@@ -37,30 +38,27 @@ static uint64_t hash_text(const char *text)
 
 /* ---- The thread ---- */
 
+/* Everything of the runtime that this thread uses is in here: the process does not end meanwhile. */
 static bool take_cubin(void *context, const void *cubin, size_t bytes)
 {
     (void)bytes;
     entry *e = context;
-    return cudaLibraryLoadData(&e->library, cubin, NULL, NULL, 0, NULL, NULL, 0) == cudaSuccess &&
-           cudaLibraryGetKernel(&e->kernel, e->library, "kiln_generated") == cudaSuccess;
+    bool ok = cudaSetDevice(e->device) == cudaSuccess &&
+              cudaLibraryLoadData(&e->library, cubin, NULL, NULL, 0, NULL, NULL, 0) == cudaSuccess &&
+              cudaLibraryGetKernel(&e->kernel, e->library, "kiln_generated") == cudaSuccess;
+    if (!ok) {
+        e->kernel = NULL;
+        cudaGetLastError();
+    }
+    return ok;
 }
 
 /* On the thread that compiles: its errors are nobody's, the group is interpreted. */
-static void make_kernel(const struct kiln_cuda_codegen *gen, const char *text, entry *e)
-{
-    if (!kiln_cuda_compile(text, gen->device->capability, take_cubin, e)) {
-        e->kernel = NULL;
-        cudaGetLastError();
-        kiln_error_clear();
-    }
-}
-
 static void *compile_all(void *context)
 {
     struct kiln_cuda_codegen *gen = context;
-    bool usable = cudaSetDevice(gen->device->index) == cudaSuccess;
     pthread_mutex_lock(&gen->lock);
-    while (!gen->ending) {
+    while (!gen->ending && !kiln_cuda_compiler_ended()) {
         if (gen->done == gen->nentries) {
             if (gen->news)
                 atomic_fetch_add(&gen->generation, 1);
@@ -69,11 +67,11 @@ static void *compile_all(void *context)
             pthread_cond_wait(&gen->changed, &gen->lock);
             continue;
         }
-        entry e = {0};
+        entry e = {.device = gen->device->index};
         const char *text = gen->entries[gen->done].text; /* stays where it is while the table grows */
         pthread_mutex_unlock(&gen->lock);
-        if (usable)
-            make_kernel(gen, text, &e);
+        if (!kiln_cuda_compile(text, gen->device->capability, take_cubin, &e))
+            kiln_error_clear();
         pthread_mutex_lock(&gen->lock);
         gen->entries[gen->done].library = e.library;
         gen->entries[gen->done].kernel = e.kernel;

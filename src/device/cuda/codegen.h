@@ -36,8 +36,12 @@ void kiln_cuda_codegen_close(kiln_cuda_device *d);
 int kiln_cuda_compiles(void);
 
 /* Gets a cubin for a device of `capability` from the cache on disk or from NVRTC and hands it to `take`. False when
- * there is none (with an error of the calling thread), or when take returns false. */
+ * there is none (with an error of the calling thread), or when take returns false. While it runs the process does not
+ * end. */
 bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *context, const void *cubin, size_t bytes),
                        void *context);
+
+/* The process is ending: the runtime may be gone, and nothing of it may be called any more. */
+bool kiln_cuda_compiler_ended(void);
 
 #endif

@@ -21,7 +21,7 @@ static int64_t cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part *p
     for (int32_t k = 0; k < plan->nkernels; k++) {
         kiln_cuda_call c;
         kiln_cuda_make_call(&c, d, NULL, &plan->kernels[k], NULL, NULL);
-        bool can = kiln_cuda_compiles() && kiln_cuda_can_chain(&c);
+        bool can = kiln_cuda_can_chain(&c);
         if (!(can && open && k - first < LONGEST_CHAIN)) {
             n++;
             first = k;

@@ -175,10 +175,15 @@ void kiln_cuda_say_program(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kil
         say_op(&w, i);
     if (p->shape != KILN_CUDA_MAP)
         say(&w, "        _Pragma(\"unroll\") for (int v = 0; v < N; v++) x[v] = r%d.w[v];\n", p->r.src);
-    say(&w,
-        "    }\n    __device__ __forceinline__ void elements(int64_t i, int n, uint64_t *x%s) const\n    {\n"
-        "        if (n == N)\n            some(i, N, x%s);\n        else\n            some(i, n, x%s);\n    }\n};\n",
-        head, given, given);
+    say(&w, "    }\n    __device__ __forceinline__ void elements(int64_t i, int n, uint64_t *x%s) const\n    {\n",
+        head);
+    if (name.whole)
+        say(&w, "        some(i, N, x%s);\n    }\n};\n", given);
+    else
+        say(&w,
+            "        if (n == N)\n            some(i, N, x%s);\n        else\n            some(i, n, x%s);\n    "
+            "}\n};\n",
+            given, given);
     forget_scalars(&w);
 }
 

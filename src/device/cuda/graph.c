@@ -88,7 +88,8 @@ static bool capture_part(capture *c, kiln_cuda_part *p)
     kiln_cuda_call call;
     for (int32_t k = p->first; k < p->end; k++) {
         kiln_cuda_make_call(&call, c->d, plan, &plan->kernels[k], c->b, c->e->scalars);
-        call.chained = p->end - p->first > 1;
+        call.chained = p->chain != NULL;
+        call.tiling = p->chain ? kiln_cuda_chain_tiling(p->chain, k) : NULL;
         if (k == p->first && p->chain && !p->chain->alone && !kiln_cuda_chain_kernel(c->d, p->chain, &kernel))
             return false;
         if (kernel)

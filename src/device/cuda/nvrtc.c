@@ -280,3 +280,11 @@ bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *cont
     kiln_free(cubin);
     return ok;
 }
+
+bool kiln_cuda_compiler_ended(void)
+{
+    pthread_mutex_lock(&busy);
+    bool over = ending;
+    pthread_mutex_unlock(&busy);
+    return over;
+}

@@ -65,5 +65,8 @@ bool kiln_cuda_small_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cud
     join_rows(s, &matrices);
     if (!near_enough(s->a_row) || !near_enough(s->a_col) || !near_enough(s->b_row) || !near_enough(s->b_col))
         return false;
-    return kiln_cuda_tiling_of(s->m, s->n, s->k, matrices, t);
+    bool ok = kiln_cuda_tiling_of(s->m, s->n, s->k, matrices, t);
+    if (ok && c->tiling)
+        *t = *c->tiling;
+    return ok;
 }

@@ -4,11 +4,9 @@
 enum {
     /* Multiply-adds beyond which a library that keeps the whole device busy for longer does better. */
     MOST_WORK = 48 << 20,
-    /* Blocks at work at a time, on every device: what an H100 or H200 has. */
-    BLOCKS = 132,
-    /* Nanoseconds for a tile that takes a block from other products of the same wave. Also about what tiles cost each
+    /* Picoseconds for a tile that takes a block from other products of the same wave. Also about what tiles cost each
      * other in the second level cache. */
-    ROOM = 6,
+    ROOM = 4500,
     /* Beyond this estimate, in nanoseconds, k is so long, and the result so small, that it should be cut between
      * blocks. */
     MOST_TIME = 25000
@@ -23,8 +21,8 @@ typedef struct tile {
 } tile;
 
 static const tile tiles[] = {
-    {8, 8, 128, 650, 1200}, {16, 8, 64, 660, 1800},  {16, 16, 32, 660, 3000}, {16, 32, 16, 600, 6000},
-    {16, 32, 8, 600, 8500}, {32, 32, 8, 620, 13000}, {32, 64, 4, 700, 23000}, {64, 64, 2, 700, 42000},
+    {8, 8, 128, 400, 1500}, {16, 8, 64, 380, 2350},  {16, 16, 32, 300, 5900}, {16, 32, 16, 280, 12000},
+    {16, 32, 8, 600, 8200}, {32, 32, 8, 700, 12500}, {32, 64, 4, 800, 22000}, {64, 64, 2, 900, 41000},
 };
 enum { TILES = sizeof tiles / sizeof *tiles };
 
@@ -51,14 +49,13 @@ kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slice
     return t;
 }
 
-/* About how long the product takes, in nanoseconds: how often every block makes a tile, and the room that tiles take.
- */
-static int64_t cost(const tile *one, const kiln_cuda_tiling *t, int64_t k)
+/* About how long the product takes, in nanoseconds: how often every block makes a tile … */
+static int64_t time_of(const tile *one, const kiln_cuda_tiling *t, int64_t k)
 {
-    return times(t->tiles, BLOCKS) * (one->start + k * one->step / 1000) + t->tiles * ROOM;
+    return times(t->tiles, KILN_CUDA_TILE_BLOCKS) * (one->start + k * one->step / 1000);
 }
 
-bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln_cuda_tiling *t)
+bool kiln_cuda_tiling_within(int64_t m, int64_t n, int64_t k, int64_t matrices, int64_t most, kiln_cuda_tiling *t)
 {
     int64_t work;
     if (m < 1 || n < 1 || k < 1 || matrices < 1 || __builtin_mul_overflow(m, n, &work) ||
@@ -67,11 +64,17 @@ bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln
     int64_t least = INT64_MAX;
     for (int i = 0; i < TILES; i++) {
         kiln_cuda_tiling one = kiln_cuda_tiling_with(tiles[i].rows, tiles[i].cols, tiles[i].slices, m, n, k, matrices);
-        int64_t time = cost(&tiles[i], &one, k);
-        if (time < least) {
-            least = time;
+        one.nanoseconds = time_of(&tiles[i], &one, k);
+        int64_t cost = one.nanoseconds + one.tiles * ROOM / 1000; /* … and the room that tiles take */
+        if (one.tiles <= most && cost < least) {
+            least = cost;
             *t = one;
         }
     }
     return least <= MOST_TIME;
+}
+
+bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln_cuda_tiling *t)
+{
+    return kiln_cuda_tiling_within(m, n, k, matrices, INT64_MAX, t);
 }

@@ -31,6 +31,7 @@ typedef struct kiln_cuda_panel {
 
 enum {
     KILN_CUDA_TILE_THREADS = 512, /* in a block */
+    KILN_CUDA_TILE_BLOCKS = 132,  /* at work at a time, on every device: what an H100 or H200 has */
     KILN_CUDA_TILE_CHUNK = 16,    /* elements along k that a slice has in one stage of shared memory */
     KILN_CUDA_TILE_STAGES = 3,    /* chunks under way, those being read included */
     KILN_CUDA_TILE_PAD = 4,       /* floats behind a line, so that lines begin in different banks */
@@ -67,11 +68,15 @@ typedef struct kiln_cuda_tiling {
     int32_t slices;              /* of k, summed in order */
     int64_t across, down, tiles; /* in a row of tiles, in a column of tiles, in all matrices */
     size_t shared;               /* bytes of shared memory a block needs */
+    int64_t nanoseconds;         /* that it takes, about */
 } kiln_cuda_tiling;
 
 /* Whether products of this shape are made by tiles, and how. A function of the shape alone, so that a product has the
  * same bits wherever it is made. */
 bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln_cuda_tiling *t);
+
+/* The same with at most so many tiles; false also where none has so few. */
+bool kiln_cuda_tiling_within(int64_t m, int64_t n, int64_t k, int64_t matrices, int64_t most, kiln_cuda_tiling *t);
 
 /* The tiling with these tiles, whether or not it is a good one. */
 kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int64_t m, int64_t n, int64_t k,

@@ -23,6 +23,7 @@ typedef struct kiln_cuda_naming {
     int number;   /* the struct is called program<number> */
     int pointers; /* where the group's loads, and its stores behind them, begin in k.data */
     int words;    /* where its scalars begin in k.words, converted by the host; -1: they are members, see below */
+    bool whole;   /* it is only asked for as many elements as it takes at a time */
     bool product; /* the last load is no load: its elements come as an argument */
 } kiln_cuda_naming;
 
