@@ -1,8 +1,9 @@
 /* Generated kernels of a device: a table of texts, and a thread that compiles them one after the other. What is
  * captured meanwhile interprets; once the thread has nothing left to do the generation changes, and graphs are captured
- * anew. */
+ * anew. Kernels of whole steps come first. */
 #include "device/cuda/codegen.h"
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/alloc.h"
 #include "core/hash.h"
@@ -10,9 +11,9 @@
 typedef struct entry {
     uint64_t hash;
     char *text;
+    bool urgent, done; /* done: it has been compiled, or cannot be */
     cudaLibrary_t library;
     cudaKernel_t kernel; /* NULL: not there */
-    int device;
 } entry;
 
 struct kiln_cuda_codegen {
@@ -21,11 +22,11 @@ struct kiln_cuda_codegen {
     pthread_t thread;
     bool running, ending;
     entry *entries;
-    int64_t nentries, capacity;
-    int64_t done; /* entries before this one have been compiled, or cannot be */
-    bool news;    /* kernels that no generation speaks of yet */
+    int64_t nentries, capacity, waiting;
+    bool news; /* kernels that no generation speaks of yet */
     _Atomic uint64_t generation;
     kiln_cuda_device *device;
+    struct kiln_cuda_codegen *next; /* of all that are open */
 };
 
 static uint64_t hash_text(const char *text)
@@ -38,52 +39,110 @@ static uint64_t hash_text(const char *text)
 
 /* ---- The thread ---- */
 
-/* Everything of the runtime that this thread uses is in here: the process does not end meanwhile. */
 static bool take_cubin(void *context, const void *cubin, size_t bytes)
 {
     (void)bytes;
     entry *e = context;
-    bool ok = cudaSetDevice(e->device) == cudaSuccess &&
-              cudaLibraryLoadData(&e->library, cubin, NULL, NULL, 0, NULL, NULL, 0) == cudaSuccess &&
-              cudaLibraryGetKernel(&e->kernel, e->library, "kiln_generated") == cudaSuccess;
-    if (!ok) {
-        e->kernel = NULL;
-        cudaGetLastError();
-    }
-    return ok;
+    if (cudaLibraryLoadData(&e->library, cubin, NULL, NULL, 0, NULL, NULL, 0) == cudaSuccess &&
+        cudaLibraryGetKernel(&e->kernel, e->library, "kiln_generated") == cudaSuccess)
+        return true;
+    e->kernel = NULL;
+    cudaGetLastError();
+    return false;
 }
 
-/* On the thread that compiles: its errors are nobody's, the group is interpreted. */
+static int64_t next_entry(const struct kiln_cuda_codegen *gen)
+{
+    int64_t first = -1;
+    for (int64_t i = 0; i < gen->nentries; i++)
+        if (!gen->entries[i].done && (first < 0 || (gen->entries[i].urgent && !gen->entries[first].urgent)))
+            first = i;
+    return first;
+}
+
+/* With the lock, which is given up meanwhile. Errors here are nobody's: what cannot be compiled is interpreted. */
+static void compile_one(struct kiln_cuda_codegen *gen, int64_t i)
+{
+    entry made = {0};
+    const char *text = gen->entries[i].text; /* stays where it is while the table grows */
+    pthread_mutex_unlock(&gen->lock);
+    if (!kiln_cuda_compile(text, gen->device->capability, take_cubin, &made))
+        kiln_error_clear();
+    pthread_mutex_lock(&gen->lock);
+    entry *e = &gen->entries[i];
+    e->library = made.library;
+    e->kernel = made.kernel;
+    e->done = true;
+    gen->waiting--;
+    gen->news |= e->kernel != NULL;
+    if (gen->news && (e->urgent || !gen->waiting)) {
+        atomic_fetch_add(&gen->generation, 1);
+        gen->news = false;
+    }
+    pthread_cond_broadcast(&gen->changed);
+}
+
 static void *compile_all(void *context)
 {
     struct kiln_cuda_codegen *gen = context;
+    bool usable = cudaSetDevice(gen->device->index) == cudaSuccess;
     pthread_mutex_lock(&gen->lock);
-    while (!gen->ending && !kiln_cuda_compiler_ended()) {
-        if (gen->done == gen->nentries) {
-            if (gen->news)
-                atomic_fetch_add(&gen->generation, 1);
-            gen->news = false;
-            pthread_cond_broadcast(&gen->changed);
+    while (!gen->ending)
+        if (usable && gen->waiting)
+            compile_one(gen, next_entry(gen));
+        else
             pthread_cond_wait(&gen->changed, &gen->lock);
-            continue;
-        }
-        entry e = {.device = gen->device->index};
-        const char *text = gen->entries[gen->done].text; /* stays where it is while the table grows */
-        pthread_mutex_unlock(&gen->lock);
-        if (!kiln_cuda_compile(text, gen->device->capability, take_cubin, &e))
-            kiln_error_clear();
-        pthread_mutex_lock(&gen->lock);
-        gen->entries[gen->done].library = e.library;
-        gen->entries[gen->done].kernel = e.kernel;
-        gen->news |= e.kernel != NULL;
-        gen->done++;
-        pthread_cond_broadcast(&gen->changed);
-    }
     pthread_mutex_unlock(&gen->lock);
     return NULL;
 }
 
-/* ---- For the others ---- */
+/* ---- Beginning and ending ---- */
+
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kiln_cuda_codegen *all;
+
+static void stop_thread(struct kiln_cuda_codegen *gen)
+{
+    pthread_mutex_lock(&gen->lock);
+    gen->ending = true;
+    pthread_cond_broadcast(&gen->changed);
+    pthread_mutex_unlock(&gen->lock);
+    if (gen->running)
+        pthread_join(gen->thread, NULL);
+    gen->running = false;
+}
+
+/* The runtime takes itself apart when the process ends. This comes before it, since it was registered after it: a
+ * thread that still uses it would meet what is half gone. The kernel that is just being compiled is waited for. */
+static void stop_all(void)
+{
+    pthread_mutex_lock(&all_lock);
+    for (struct kiln_cuda_codegen *gen = all; gen; gen = gen->next)
+        stop_thread(gen);
+    pthread_mutex_unlock(&all_lock);
+}
+
+static void enter_list(struct kiln_cuda_codegen *gen)
+{
+    static bool registered;
+    pthread_mutex_lock(&all_lock);
+    gen->next = all;
+    all = gen;
+    if (!registered)
+        registered = atexit(stop_all) == 0;
+    pthread_mutex_unlock(&all_lock);
+}
+
+static void leave_list(const struct kiln_cuda_codegen *gen)
+{
+    pthread_mutex_lock(&all_lock);
+    for (struct kiln_cuda_codegen **p = &all; *p; p = &(*p)->next)
+        if (*p == gen) {
+            *p = gen->next;
+            break;
+        }
+    pthread_mutex_unlock(&all_lock);
+}
 
 /* With the device's lock held, as all launchers are called. */
 static bool open_codegen(kiln_cuda_device *d)
@@ -95,9 +154,31 @@ static bool open_codegen(kiln_cuda_device *d)
     pthread_mutex_init(&gen->lock, NULL);
     pthread_cond_init(&gen->changed, NULL);
     gen->running = pthread_create(&gen->thread, NULL, compile_all, gen) == 0;
+    enter_list(gen);
     d->gen = gen;
     return true;
 }
+
+void kiln_cuda_codegen_close(kiln_cuda_device *d)
+{
+    struct kiln_cuda_codegen *gen = d->gen;
+    if (!gen)
+        return;
+    leave_list(gen);
+    stop_thread(gen);
+    for (int64_t i = 0; i < gen->nentries; i++) {
+        if (gen->entries[i].library)
+            cudaLibraryUnload(gen->entries[i].library);
+        kiln_free(gen->entries[i].text);
+    }
+    kiln_free(gen->entries);
+    pthread_mutex_destroy(&gen->lock);
+    pthread_cond_destroy(&gen->changed);
+    kiln_free(gen);
+    d->gen = NULL;
+}
+
+/* ---- For the others ---- */
 
 static entry *find_entry(struct kiln_cuda_codegen *gen, uint64_t hash, const char *text)
 {
@@ -107,19 +188,20 @@ static entry *find_entry(struct kiln_cuda_codegen *gen, uint64_t hash, const cha
     return NULL;
 }
 
-static bool add_entry(struct kiln_cuda_codegen *gen, uint64_t hash, const char *text)
+static bool add_entry(struct kiln_cuda_codegen *gen, uint64_t hash, const char *text, bool urgent)
 {
     size_t bytes = strlen(text) + 1;
     char *copy = KILN_GROW(gen->entries, gen->capacity, gen->nentries + 1) ? kiln_alloc(bytes, 1) : NULL;
     if (!copy)
         return false;
     memcpy(copy, text, bytes);
-    gen->entries[gen->nentries++] = (entry){.hash = hash, .text = copy};
+    gen->entries[gen->nentries++] = (entry){.hash = hash, .text = copy, .urgent = urgent};
+    gen->waiting++;
     pthread_cond_broadcast(&gen->changed);
     return true;
 }
 
-bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, const void **kernel)
+bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, const void **kernel)
 {
     *kernel = NULL;
     int how = kiln_cuda_compiles();
@@ -132,8 +214,8 @@ bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, const void **
         return true;
     uint64_t hash = hash_text(text);
     pthread_mutex_lock(&gen->lock);
-    bool ok = find_entry(gen, hash, text) || add_entry(gen, hash, text);
-    while (ok && how == 2 && gen->done < gen->nentries)
+    bool ok = find_entry(gen, hash, text) || add_entry(gen, hash, text, urgent);
+    while (ok && how == 2 && gen->waiting && !gen->ending)
         pthread_cond_wait(&gen->changed, &gen->lock);
     if (ok)
         *kernel = (const void *)find_entry(gen, hash, text)->kernel;
@@ -144,27 +226,4 @@ bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, const void **
 uint64_t kiln_cuda_codegen_generation(kiln_cuda_device *d)
 {
     return d->gen ? atomic_load(&d->gen->generation) : 0;
-}
-
-void kiln_cuda_codegen_close(kiln_cuda_device *d)
-{
-    struct kiln_cuda_codegen *gen = d->gen;
-    if (!gen)
-        return;
-    pthread_mutex_lock(&gen->lock);
-    gen->ending = true;
-    pthread_cond_broadcast(&gen->changed);
-    pthread_mutex_unlock(&gen->lock);
-    if (gen->running)
-        pthread_join(gen->thread, NULL);
-    for (int64_t i = 0; i < gen->nentries; i++) {
-        if (gen->entries[i].library)
-            cudaLibraryUnload(gen->entries[i].library);
-        kiln_free(gen->entries[i].text);
-    }
-    kiln_free(gen->entries);
-    pthread_mutex_destroy(&gen->lock);
-    pthread_cond_destroy(&gen->changed);
-    kiln_free(gen);
-    d->gen = NULL;
 }

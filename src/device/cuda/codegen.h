@@ -20,8 +20,8 @@ char *kiln_cuda_group_text(const kiln_cuda_lowered *g);
 void kiln_cuda_group_parameters(kiln_cuda_generated *to, const kiln_cuda_lowered *g);
 
 /* The kernel of this text, for cudaLaunchKernel. *kernel is NULL if it is not there (yet): then it is being compiled,
- * or cannot be. False with an error when memory runs out. */
-bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, const void **kernel);
+ * or cannot be. `urgent`: before all that is not. False with an error when memory runs out. */
+bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, const void **kernel);
 
 /* Changes when kernels have become available that graphs captured before do without. */
 uint64_t kiln_cuda_codegen_generation(kiln_cuda_device *d);
@@ -36,12 +36,8 @@ void kiln_cuda_codegen_close(kiln_cuda_device *d);
 int kiln_cuda_compiles(void);
 
 /* Gets a cubin for a device of `capability` from the cache on disk or from NVRTC and hands it to `take`. False when
- * there is none (with an error of the calling thread), or when take returns false. While it runs the process does not
- * end. */
+ * there is none (with an error of the calling thread), or when take returns false. */
 bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *context, const void *cubin, size_t bytes),
                        void *context);
-
-/* The process is ending: the runtime may be gone, and nothing of it may be called any more. */
-bool kiln_cuda_compiler_ended(void);
 
 #endif

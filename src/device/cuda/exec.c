@@ -155,7 +155,7 @@ static bool find_whole(kiln_cuda_device *d, kiln_cuda_exec *e)
 {
     kiln_cuda_chain *chain = e->nparts == 1 ? e->parts[0].chain : NULL;
     uint64_t generation = kiln_cuda_codegen_generation(d) + 1;
-    if (!chain || e->whole || e->asked == generation)
+    if (!chain || e->whole || e->asked == generation || (!e->runs && kiln_cuda_compiles() != 2))
         return true;
     e->asked = generation;
     return kiln_cuda_chain_kernel(d, chain, &e->whole);
@@ -186,6 +186,7 @@ bool kiln_cuda_run(void *dev, void *p, const kiln_binding *b)
     let_go(d, over);
     bool ok = KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) && launch(d, e, b);
     if (ok) {
+        e->runs++;
         kiln_run_ref(b->run);
         d->flights[d->nflights++] = (kiln_cuda_flight){++d->runs, b->run, e->plan};
     }

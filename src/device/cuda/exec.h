@@ -39,6 +39,7 @@ typedef struct kiln_cuda_graph { /* of one set of addresses */
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     cudaGraphNode_t *headers;
+    bool compiling;      /* kernels were asked for when it was captured */
     uint64_t generation; /* which generated kernels were there when it was captured */
     uint64_t used;
 } kiln_cuda_graph;
@@ -56,6 +57,7 @@ typedef struct kiln_cuda_exec {
     const void *whole;            /* the kernel of a chain that is the whole plan; NULL: not there (yet) */
     uint64_t asked;               /* for it: in which generation; 0: never */
     int nheaders;
+    uint64_t runs;
     kiln_cuda_graph graphs[KILN_CUDA_GRAPHS];
     uint64_t clock;
 } kiln_cuda_exec;

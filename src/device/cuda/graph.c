@@ -72,12 +72,18 @@ static bool note_ends(capture *c, int64_t part)
 
 bool kiln_cuda_chain_kernel(kiln_cuda_device *d, const kiln_cuda_chain *chain, const void **kernel)
 {
-    return kiln_cuda_codegen_find(d, chain->text, kernel) &&
+    return kiln_cuda_codegen_find(d, chain->text, true, kernel) &&
            (!*kernel || kiln_cuda_ok(d,
                                      cudaKernelSetAttributeForDevice((cudaKernel_t)(uintptr_t)*kernel,
                                                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                                      (int)chain->shared, d->index),
                                      "shared memory is too small for a chain"));
+}
+
+/* What has run once may never run again. */
+static bool worth_compiling(const kiln_cuda_exec *e)
+{
+    return e->runs > 0 || kiln_cuda_compiles() == 2;
 }
 
 /* The chain, or, as long as its kernel is not there, one kernel after the other. */
@@ -88,9 +94,10 @@ static bool capture_part(capture *c, kiln_cuda_part *p)
     kiln_cuda_call call;
     for (int32_t k = p->first; k < p->end; k++) {
         kiln_cuda_make_call(&call, c->d, plan, &plan->kernels[k], c->b, c->e->scalars);
-        call.chained = p->chain != NULL;
+        call.chained = p->chain || !worth_compiling(c->e);
         call.tiling = p->chain ? kiln_cuda_chain_tiling(p->chain, k) : NULL;
-        if (k == p->first && p->chain && !p->chain->alone && !kiln_cuda_chain_kernel(c->d, p->chain, &kernel))
+        if (k == p->first && p->chain && !p->chain->alone && worth_compiling(c->e) &&
+            !kiln_cuda_chain_kernel(c->d, p->chain, &kernel))
             return false;
         if (kernel)
             return kiln_cuda_chain_launch(p->chain, &call, kernel, 0);
@@ -198,6 +205,7 @@ static kiln_cuda_graph *make_graph(kiln_cuda_device *d, kiln_cuda_exec *e, const
             g = &e->graphs[i];
     kiln_cuda_graph_free(g);
     g->generation = kiln_cuda_codegen_generation(d);
+    g->compiling = worth_compiling(e);
     g->addresses = kiln_alloc((size_t)plan->nslots + (size_t)plan->noutputs + 1, sizeof *g->addresses);
     g->headers = kiln_alloc((size_t)e->nheaders, sizeof *g->headers);
     if (g->addresses && g->headers) {
@@ -227,7 +235,7 @@ static kiln_cuda_graph *find_graph(kiln_cuda_device *d, kiln_cuda_exec *e, const
         kiln_cuda_graph *g = &e->graphs[i];
         if (!g->exec || !same_addresses(g, e->plan, b))
             continue;
-        if (g->generation == kiln_cuda_codegen_generation(d))
+        if (g->generation == kiln_cuda_codegen_generation(d) && g->compiling == worth_compiling(e))
             return g;
         if (!kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed")) /* it may be running */
             return NULL;

@@ -75,18 +75,6 @@ static void *library;
 static bool tried;
 static int rtc_version;
 
-/* NVRTC and the runtime take themselves apart when the process ends: a thread that is just using them is waited for,
- * and later ones turn back. */
-static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
-static bool ending;
-
-static void end(void)
-{
-    pthread_mutex_lock(&busy);
-    ending = true;
-    pthread_mutex_unlock(&busy);
-}
-
 /* Once a process: a machine without it does not get it meanwhile. */
 static bool open_nvrtc(void)
 {
@@ -103,8 +91,6 @@ static bool open_nvrtc(void)
         tried = true;
         library = kiln_cuda_library_open("a fused group", "libnvrtc.so.13", "NVRTC", symbols,
                                          sizeof symbols / sizeof *symbols);
-        if (library)
-            atexit(end); /* after the library's own: runs before them */
         int major = 0, minor = 0;
         if (library && rtc.version(&major, &minor) == 0)
             rtc_version = major * 100 + minor;
@@ -270,21 +256,9 @@ static void *find_or_compile(const char *text, int capability, size_t *bytes)
 bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *context, const void *cubin, size_t bytes),
                        void *context)
 {
-    if (!open_nvrtc())
-        return false;
     size_t bytes = 0;
-    pthread_mutex_lock(&busy);
-    void *cubin = ending ? NULL : find_or_compile(text, capability, &bytes);
+    void *cubin = open_nvrtc() ? find_or_compile(text, capability, &bytes) : NULL;
     bool ok = cubin && take(context, cubin, bytes);
-    pthread_mutex_unlock(&busy);
     kiln_free(cubin);
     return ok;
-}
-
-bool kiln_cuda_compiler_ended(void)
-{
-    pthread_mutex_lock(&busy);
-    bool over = ending;
-    pthread_mutex_unlock(&busy);
-    return over;
 }
