@@ -136,7 +136,7 @@ bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *t
     /* Only now: the operands may be older windows of the same storages. */
     for (int j = 0; j < c->nout; j++) {
         tr->values[n->out + j].version = ++bind[j]->version;
-        kiln_map_put(&tr->written, bind[j], n->out + j);
+        *kiln_map_at(&tr->written, bind[j]) = n->out + j;
     }
     /* Other windows are found when they are used; one that a gradient flows through must know before anything runs. */
     for (int j = 0; j < c->nout; j++)
