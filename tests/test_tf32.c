@@ -3,7 +3,7 @@
 
 /* ctest: name=on env=KILN_TF32=1 */
 
-enum { N = 64 };
+enum { N = 400 }; /* smaller products are made in f32 all the same */
 
 /* A product and a convolution of numbers that TF32 cannot hold. */
 static void compute(float *product, float *convolution, bool *replayed)
@@ -37,7 +37,8 @@ static void test_plans(void **state)
 {
     (void)state;
     bool before = kiln_get_tf32(), replayed;
-    float product[2][N * N], convolution[2][16 * 64], again[N * N], again_convolved[16 * 64];
+    static float product[2][N * N], again[N * N];
+    float convolution[2][16 * 64], again_convolved[16 * 64];
     for (int allowed = 0; allowed < 2; allowed++) {
         kiln_plan_cache_set_capacity(0);
         kiln_plan_cache_set_capacity(256);
@@ -57,7 +58,7 @@ static void test_plans(void **state)
     double apart = farthest(product[0], product[1], N * N);
     double convolved_apart = farthest(convolution[0], convolution[1], 16 * 64);
     if (gpu_with_tf32()) {
-        assert_true(apart > 0 && apart < 0.05); /* sums of 64 products, each with an error of 2^-11 */
+        assert_true(apart > 0 && apart < 0.05); /* sums of 400 products, each with an error of 2^-11 */
         assert_true(convolved_apart < 0.05);
     } else {
         assert_true(apart == 0 && convolved_apart == 0);
@@ -69,7 +70,8 @@ static void test_off(void **state)
 {
     (void)state;
     bool before = kiln_get_tf32(), replayed;
-    float got[N * N], convolution[16 * 64], a[N * N], b[N * N];
+    static float got[N * N], a[N * N], b[N * N];
+    float convolution[16 * 64];
     kiln_set_tf32(false);
     compute(got, convolution, &replayed);
     kiln_set_tf32(before);
@@ -82,7 +84,7 @@ static void test_off(void **state)
             double want = 0;
             for (int k = 0; k < N; k++)
                 want += (double)a[i * N + k] * b[k * N + j];
-            assert_near(got[i * N + j], want, 1e-5);
+            assert_near(got[i * N + j], want, 5e-5); /* TF32 would be off by a hundredth */
         }
 }
 

@@ -1,19 +1,24 @@
 #include "core/hash.h"
 #include "core/alloc.h"
 
+static uint64_t fold(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* Two words a multiplication, and four chains of them side by side, so that none waits for the one before. */
 uint64_t kiln_hash_words(const int64_t *words, int64_t count)
 {
-    uint64_t a = (uint64_t)count, b = 1, c = 2, d = 3;
+    const uint64_t salt = 0x9e3779b97f4a7c15u;
+    uint64_t chain[4] = {(uint64_t)count, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0xd6e8feb86659fd93u};
     int64_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        a = kiln_mix(a, (uint64_t)words[i]);
-        b = kiln_mix(b, (uint64_t)words[i + 1]);
-        c = kiln_mix(c, (uint64_t)words[i + 2]);
-        d = kiln_mix(d, (uint64_t)words[i + 3]);
-    }
+    for (; i + 8 <= count; i += 8)
+        for (int k = 0; k < 4; k++)
+            chain[k] = fold(chain[k] ^ (uint64_t)words[i + 2 * k], salt ^ (uint64_t)words[i + 2 * k + 1]);
     for (; i < count; i++)
-        a = kiln_mix(a, (uint64_t)words[i]);
-    return kiln_mix(kiln_mix(a, b), kiln_mix(c, d));
+        chain[0] = kiln_mix(chain[0], (uint64_t)words[i]);
+    return kiln_mix(kiln_mix(chain[0], chain[1]), kiln_mix(chain[2], chain[3]));
 }
 
 static int64_t place(const struct kiln_map_entry *entries, int64_t capacity, uint32_t stamp, const void *key)
@@ -32,10 +37,8 @@ int32_t kiln_map_get(const kiln_map *map, const void *key)
     return e->stamp == map->stamp ? e->value : -1;
 }
 
-bool kiln_map_reserve(kiln_map *map, int64_t more)
+bool kiln_map_grow(kiln_map *map, int64_t more)
 {
-    if (map->capacity && (map->count + more) * 2 <= map->capacity)
-        return true;
     int64_t capacity = map->capacity ? map->capacity * 2 : 64;
     while ((map->count + more) * 2 > capacity)
         capacity *= 2;
@@ -55,11 +58,14 @@ bool kiln_map_reserve(kiln_map *map, int64_t more)
     return true;
 }
 
-void kiln_map_put(kiln_map *map, const void *key, int32_t value)
+int32_t *kiln_map_at(kiln_map *map, const void *key)
 {
     struct kiln_map_entry *e = &map->entries[place(map->entries, map->capacity, map->stamp, key)];
-    map->count += e->stamp != map->stamp;
-    *e = (struct kiln_map_entry){key, value, map->stamp};
+    if (e->stamp != map->stamp) {
+        *e = (struct kiln_map_entry){key, -1, map->stamp};
+        map->count++;
+    }
+    return &e->value;
 }
 
 void kiln_map_clear(kiln_map *map)

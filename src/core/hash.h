@@ -11,7 +11,7 @@ static inline uint64_t kiln_mix(uint64_t hash, uint64_t word)
     return (hash << 29 | hash >> 35) * 0xbf58476d1ce4e5b9u + 0x94d049bb133111ebu;
 }
 
-/* Of many words at once. Four chains side by side: one would wait for a multiplication at each word. */
+/* Of many words at once. */
 uint64_t kiln_hash_words(const int64_t *words, int64_t count);
 
 /* Open addressing; an entry counts only if its stamp is the map's, so kiln_map_clear costs nothing. */
@@ -26,9 +26,17 @@ typedef struct kiln_map {
     uint32_t stamp;
 } kiln_map;
 
-int32_t kiln_map_get(const kiln_map *map, const void *key);       /* -1 when absent */
-bool kiln_map_reserve(kiln_map *map, int64_t more);               /* room for `more` new keys; false with an error */
-void kiln_map_put(kiln_map *map, const void *key, int32_t value); /* after kiln_map_reserve; replaces */
+int32_t kiln_map_get(const kiln_map *map, const void *key); /* -1 when absent */
+bool kiln_map_grow(kiln_map *map, int64_t more);
+
+/* Makes room for `more` new keys; false with an error. */
+static inline bool kiln_map_reserve(kiln_map *map, int64_t more)
+{
+    return (map->count + more) * 2 <= map->capacity || kiln_map_grow(map, more);
+}
+
+/* Where the key's value is kept, -1 if the key is new; after kiln_map_reserve, and valid until the next change. */
+int32_t *kiln_map_at(kiln_map *map, const void *key);
 void kiln_map_clear(kiln_map *map);
 void kiln_map_free(kiln_map *map);
 

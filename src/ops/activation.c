@@ -18,8 +18,8 @@
 
 KILN_PW_FUNCTION1(relu)
 KILN_PW_GRAD1(relu, KILN_OP(relu_grad, KILN_IN(y, gy), KILN_NO_ATTRS))
-const kiln_op kiln_op_relu = {KILN_PW_OP(relu, 1), .dtypes = KILN_T_NUMBERS, .grad = relu_rule,
-                              .cases = KILN_PW_CASES1};
+const kiln_op kiln_op_relu = {KILN_PW_OP(relu, 1), .dtypes = KILN_T_NUMBERS, .grad_skips = KILN_SKIPS_OPERANDS,
+                              .grad = relu_rule, .cases = KILN_PW_CASES1};
 #define relu_grad_rule kiln_pw_gate_grad
 SLOPE_RECORD(relu_grad)
 

@@ -114,9 +114,8 @@ void kiln_desc_set(kiln_desc *d, kiln_dtype dtype, int ndim, const int64_t *shap
 {
     d->dtype = dtype;
     d->ndim = ndim;
-    d->offset = 0;
-    memmove(d->shape, shape, (size_t)ndim * sizeof *shape);
-    kiln_dense_strides(ndim, d->shape, d->stride);
+    for (int i = 0; i < ndim; i++) /* `shape` may be d->shape, or lie behind it */
+        d->shape[i] = shape[i];
 }
 
 void kiln_desc_like(kiln_desc *d, const kiln_tensor *t)

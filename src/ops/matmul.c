@@ -74,6 +74,7 @@ const kiln_op kiln_op_matmul = {
     .dtypes = KILN_T_FLOATS,
     .min_in = 2,
     .max_in = 2,
+    .grad_skips = KILN_SKIPS_RESULTS,
     .infer = matmul_infer,
     .grad = matmul_grad,
     .cases = KILN_CASES{"x[3,4] x[4,5]", "x[1,1] x[1,1]", "x[2,3,4] x[2,4,5]", "x[2,1,3,4] x[3,4,2]", "x[3,4] x[2,4,3]",

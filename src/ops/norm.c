@@ -96,6 +96,7 @@ const kiln_op kiln_op_log_softmax = {
     .dtypes = KILN_T_FLOATS,
     .min_in = 1,
     .max_in = 1,
+    .grad_skips = KILN_SKIPS_OPERANDS,
     .infer = softmax_infer,
     .compose = log_softmax_compose,
     .grad = log_softmax_grad,

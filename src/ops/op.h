@@ -44,6 +44,17 @@ typedef struct kiln_attrs {
     double f[KILN_MAX_FLOATS];
 } kiln_attrs;
 
+/* Copies what is there, not the room for more. */
+static inline void kiln_attrs_copy(kiln_attrs *to, const kiln_attrs *from)
+{
+    to->nints = from->nints;
+    to->nfloats = from->nfloats;
+    for (int i = 0; i < from->nints; i++)
+        to->i[i] = from->i[i];
+    for (int i = 0; i < from->nfloats; i++)
+        to->f[i] = from->f[i];
+}
+
 /* What an output will be. Strides and offset (in elements) matter for views only; other outputs are dense. */
 typedef struct kiln_desc {
     kiln_dtype dtype;
@@ -69,8 +80,8 @@ typedef struct kiln_grad_call {
     const kiln_op *op;
     const kiln_attrs *attrs;
     int nin, nout;
-    kiln_tensor **in;   /* operands, NULL where absent */
-    kiln_tensor **out;  /* results */
+    kiln_tensor **in;   /* operands, NULL where absent or skipped */
+    kiln_tensor **out;  /* results, NULL where skipped */
     kiln_tensor **gout; /* d loss / d out[j]; NULL where nothing flows back */
     const bool *need;   /* need[i]: gin[i] is wanted */
     kiln_tensor **gin;
@@ -85,6 +96,9 @@ enum {
     KILN_T_ALL = KILN_T_NUMBERS | KILN_T_BOOL
 };
 
+/* What a gradient does not look at: it is NULL in the call. Handles that nobody wants cost as much as a node. */
+enum { KILN_SKIPS_OPERANDS = 1, KILN_SKIPS_RESULTS = 2, KILN_SKIPS_BOTH = 3 };
+
 struct kiln_op {
     const char *name; /* PyTorch's */
     const char
@@ -97,6 +111,7 @@ struct kiln_op {
     int8_t nout;         /* 0 stands for 1 */
     int16_t pointwise;   /* for KILN_CLASS_POINTWISE: its row in pointwise.def */
     bool checks_indices; /* can fail while it runs: its kernels come before anything a step writes */
+    uint8_t grad_skips;  /* KILN_SKIPS_*: what its gradient does not look at */
     double lo, hi;       /* where the test operands are drawn from; both 0 stand for -2 … 2 */
 
     /* The shape and dtype rule: checks c->in, normalises c->attrs, fills c->out. False with an error otherwise. */
@@ -188,7 +203,7 @@ bool kiln_broadcast(int an, const int64_t *a, int bn, const int64_t *b, int *out
 /* Product of sizes, -1 when it overflows or a size is negative. */
 int64_t kiln_count(int ndim, const int64_t *shape);
 
-/* out[j] = dense description. */
+/* out[j] = description of a dense result. */
 void kiln_desc_set(kiln_desc *d, kiln_dtype dtype, int ndim, const int64_t *shape);
 void kiln_desc_like(kiln_desc *d, const kiln_tensor *t); /* same dtype and shape as t, dense */
 

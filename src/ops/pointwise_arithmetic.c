@@ -15,8 +15,9 @@ kiln_tensor *kiln_add(kiln_tensor *a, kiln_tensor *b)
     return kiln_pw_call(both_bool(a, b) ? &kiln_op_logical_or : &kiln_op_add, KILN_IN(a, b), KILN_NO_ATTRS);
 }
 KILN_PW_GRAD2(add, gy, gy)
-const kiln_op kiln_op_add = {KILN_PW_OP(add, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_NUMBERS,
-                             .grad = add_rule, .cases = KILN_PW_CASES2("x", "x")};
+const kiln_op kiln_op_add = {KILN_PW_OP(add, 2),       .autocast = KILN_CAST_PROMOTE,
+                             .dtypes = KILN_T_NUMBERS, .grad_skips = KILN_SKIPS_BOTH,
+                             .grad = add_rule,         .cases = KILN_PW_CASES2("x", "x")};
 
 kiln_tensor *kiln_sub(kiln_tensor *a, kiln_tensor *b)
 {
@@ -27,16 +28,18 @@ kiln_tensor *kiln_sub(kiln_tensor *a, kiln_tensor *b)
     return kiln_pw_call(&kiln_op_sub, KILN_IN(a, b), KILN_NO_ATTRS);
 }
 KILN_PW_GRAD2(sub, gy, kiln_neg(gy))
-const kiln_op kiln_op_sub = {KILN_PW_OP(sub, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_NUMBERS,
-                             .grad = sub_rule, .cases = KILN_PW_CASES2("x", "x")};
+const kiln_op kiln_op_sub = {KILN_PW_OP(sub, 2),       .autocast = KILN_CAST_PROMOTE,
+                             .dtypes = KILN_T_NUMBERS, .grad_skips = KILN_SKIPS_BOTH,
+                             .grad = sub_rule,         .cases = KILN_PW_CASES2("x", "x")};
 
 kiln_tensor *kiln_mul(kiln_tensor *a, kiln_tensor *b)
 {
     return kiln_pw_call(both_bool(a, b) ? &kiln_op_logical_and : &kiln_op_mul, KILN_IN(a, b), KILN_NO_ATTRS);
 }
 KILN_PW_GRAD2(mul, kiln_mul(gy, b), kiln_mul(gy, a))
-const kiln_op kiln_op_mul = {KILN_PW_OP(mul, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_NUMBERS,
-                             .grad = mul_rule, .cases = KILN_PW_CASES2("x", "x")};
+const kiln_op kiln_op_mul = {KILN_PW_OP(mul, 2),       .autocast = KILN_CAST_PROMOTE,
+                             .dtypes = KILN_T_NUMBERS, .grad_skips = KILN_SKIPS_RESULTS,
+                             .grad = mul_rule,         .cases = KILN_PW_CASES2("x", "x")};
 
 KILN_PW_FUNCTION2(div)
 KILN_PW_GRAD2(div, kiln_div(gy, b), kiln_neg(kiln_mul(gy, kiln_div(y, b))))
@@ -118,16 +121,18 @@ kiln_tensor *kiln_add_scalar(kiln_tensor *a, double s)
     return kiln_pw_call_scalar(&kiln_op_add_scalar, a, s);
 }
 KILN_PW_GRAD1(add_scalar, gy)
-const kiln_op kiln_op_add_scalar = {KILN_PW_OP(add_scalar, 1), .attrs = "| s", .dtypes = KILN_T_NUMBERS,
-                                    .grad = add_scalar_rule, .cases = KILN_PW_CASES1S("2")};
+const kiln_op kiln_op_add_scalar = {KILN_PW_OP(add_scalar, 1), .attrs = "| s",
+                                    .dtypes = KILN_T_NUMBERS,  .grad_skips = KILN_SKIPS_BOTH,
+                                    .grad = add_scalar_rule,   .cases = KILN_PW_CASES1S("2")};
 
 kiln_tensor *kiln_mul_scalar(kiln_tensor *a, double s)
 {
     return kiln_pw_call_scalar(&kiln_op_mul_scalar, a, s);
 }
 KILN_PW_GRAD1(mul_scalar, kiln_mul_scalar(gy, f[0]))
-const kiln_op kiln_op_mul_scalar = {KILN_PW_OP(mul_scalar, 1), .attrs = "| s", .dtypes = KILN_T_NUMBERS,
-                                    .grad = mul_scalar_rule, .cases = KILN_PW_CASES1S("3")};
+const kiln_op kiln_op_mul_scalar = {KILN_PW_OP(mul_scalar, 1), .attrs = "| s",
+                                    .dtypes = KILN_T_NUMBERS,  .grad_skips = KILN_SKIPS_BOTH,
+                                    .grad = mul_scalar_rule,   .cases = KILN_PW_CASES1S("3")};
 
 kiln_tensor *kiln_div_scalar(kiln_tensor *a, double s)
 {

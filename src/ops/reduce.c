@@ -90,7 +90,10 @@ static kiln_tensor *with_dims(kiln_tensor *t, const kiln_tensor *x, const kiln_a
 /* `op`, one of the records with integers "keepdim dims...", over the dims of another reduction. */
 static kiln_tensor *reduce_over(const kiln_op *op, kiln_tensor *x, const kiln_attrs *a, int first, bool keepdim)
 {
-    kiln_attrs own = {.nints = 1, .i = {keepdim}};
+    kiln_attrs own; /* mostly room: filled in, not cleared */
+    own.nfloats = 0;
+    own.nints = 1;
+    own.i[0] = keepdim;
     for (int k = first; k < a->nints; k++)
         own.i[own.nints++] = a->i[k];
     return kiln_op_one(op, KILN_IN(x), &own);
@@ -379,12 +382,14 @@ const kiln_op kiln_op_norm = {
 
 /* ---- Wrappers ---- */
 
-/* `a` holds the integers before keepdim, and the floats. */
-static kiln_tensor *reduce_call(const kiln_op *op, kiln_tensor *x, kiln_attrs a, int n, const int64_t *dims,
+/* `given` are the integers before keepdim, and the floats. */
+static kiln_tensor *reduce_call(const kiln_op *op, kiln_tensor *x, const kiln_attrs *given, int n, const int64_t *dims,
                                 bool keepdim)
 {
+    kiln_attrs a; /* mostly room: filled in, not cleared */
     if (n < 0 || n > KILN_MAX_DIMS || (n && !dims))
         return kiln_fail(KILN_E_ARGUMENT, op->name, "a list of %d dims; it takes 0 (for all) to %d", n, KILN_MAX_DIMS);
+    kiln_attrs_copy(&a, given);
     a.i[a.nints++] = keepdim;
     for (int k = 0; k < n; k++)
         a.i[a.nints++] = dims[k];
@@ -399,7 +404,7 @@ static kiln_tensor *as_number(kiln_tensor *x)
 
 kiln_tensor *kiln_sum(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return reduce_call(&kiln_op_sum, as_number(x), *KILN_NO_ATTRS, n, dims, keepdim);
+    return reduce_call(&kiln_op_sum, as_number(x), KILN_NO_ATTRS, n, dims, keepdim);
 }
 
 kiln_tensor *kiln_sum_all(kiln_tensor *x)
@@ -409,7 +414,7 @@ kiln_tensor *kiln_sum_all(kiln_tensor *x)
 
 kiln_tensor *kiln_mean(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return reduce_call(&kiln_op_mean, x, *KILN_NO_ATTRS, n, dims, keepdim);
+    return reduce_call(&kiln_op_mean, x, KILN_NO_ATTRS, n, dims, keepdim);
 }
 
 kiln_tensor *kiln_mean_all(kiln_tensor *x)
@@ -419,17 +424,17 @@ kiln_tensor *kiln_mean_all(kiln_tensor *x)
 
 kiln_tensor *kiln_prod(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return reduce_call(&kiln_op_prod, as_number(x), *KILN_NO_ATTRS, n, dims, keepdim);
+    return reduce_call(&kiln_op_prod, as_number(x), KILN_NO_ATTRS, n, dims, keepdim);
 }
 
 kiln_tensor *kiln_amax(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return kiln_cast(reduce_call(&kiln_op_amax, as_number(x), *KILN_NO_ATTRS, n, dims, keepdim), kiln_dtype_of(x));
+    return kiln_cast(reduce_call(&kiln_op_amax, as_number(x), KILN_NO_ATTRS, n, dims, keepdim), kiln_dtype_of(x));
 }
 
 kiln_tensor *kiln_amin(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return kiln_cast(reduce_call(&kiln_op_amin, as_number(x), *KILN_NO_ATTRS, n, dims, keepdim), kiln_dtype_of(x));
+    return kiln_cast(reduce_call(&kiln_op_amin, as_number(x), KILN_NO_ATTRS, n, dims, keepdim), kiln_dtype_of(x));
 }
 
 static kiln_tensor *as_bool(kiln_tensor *x)
@@ -439,29 +444,29 @@ static kiln_tensor *as_bool(kiln_tensor *x)
 
 kiln_tensor *kiln_any(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return reduce_call(&kiln_op_any, as_bool(x), *KILN_NO_ATTRS, n, dims, keepdim);
+    return reduce_call(&kiln_op_any, as_bool(x), KILN_NO_ATTRS, n, dims, keepdim);
 }
 
 kiln_tensor *kiln_all(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return reduce_call(&kiln_op_all, as_bool(x), *KILN_NO_ATTRS, n, dims, keepdim);
+    return reduce_call(&kiln_op_all, as_bool(x), KILN_NO_ATTRS, n, dims, keepdim);
 }
 
 kiln_tensor *kiln_var(kiln_tensor *x, int n, const int64_t *dims, int64_t correction, bool keepdim)
 {
-    return reduce_call(&kiln_op_var, x, *KILN_I(correction), n, dims, keepdim);
+    return reduce_call(&kiln_op_var, x, KILN_I(correction), n, dims, keepdim);
 }
 
 kiln_tensor *kiln_std(kiln_tensor *x, int n, const int64_t *dims, int64_t correction, bool keepdim)
 {
-    return reduce_call(&kiln_op_std, x, *KILN_I(correction), n, dims, keepdim);
+    return reduce_call(&kiln_op_std, x, KILN_I(correction), n, dims, keepdim);
 }
 
 kiln_tensor *kiln_logsumexp(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
     if (x && !kiln_dtype_is_float(x->dtype))
         x = kiln_cast(x, KILN_F32);
-    return reduce_call(&kiln_op_logsumexp, x, *KILN_NO_ATTRS, n, dims, keepdim);
+    return reduce_call(&kiln_op_logsumexp, x, KILN_NO_ATTRS, n, dims, keepdim);
 }
 
 static enum norm_kind norm_kind_of(double p)
@@ -476,7 +481,7 @@ static enum norm_kind norm_kind_of(double p)
 kiln_tensor *kiln_norm(kiln_tensor *x, double p, int n, const int64_t *dims, bool keepdim)
 {
     kiln_attrs a = {.nints = 1, .nfloats = 1, .i = {norm_kind_of(p)}, .f = {p}};
-    return reduce_call(&kiln_op_norm, x, a, n, dims, keepdim);
+    return reduce_call(&kiln_op_norm, x, &a, n, dims, keepdim);
 }
 
 /* ---- Shared helpers ---- */

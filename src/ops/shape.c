@@ -35,6 +35,7 @@ const kiln_op kiln_op_clone = {
     .min_in = 1,
     .max_in = 1,
     .pointwise = KILN_PW_copy,
+    .grad_skips = KILN_SKIPS_BOTH,
     .infer = infer_like,
     .grad = grad_clone,
     .cases = KILN_CASES{"x[2,3]", "x[]", "x[0,3]", "x[2,3,4,5]", "x[70,33]", NULL},

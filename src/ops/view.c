@@ -95,17 +95,18 @@ static bool infer_view(kiln_call *c)
     return kiln_hint("reshape copies where it must");
 }
 
-static kiln_attrs list_attrs(int n, const int64_t *list)
+static void list_attrs(kiln_attrs *a, int n, const int64_t *list)
 {
-    kiln_attrs a = {.nints = n < 0 ? 0 : n > KILN_MAX_INTS ? KILN_MAX_INTS : n};
-    for (int d = 0; d < a.nints; d++)
-        a.i[d] = list[d];
-    return a;
+    a->nfloats = 0;
+    a->nints = n < 0 ? 0 : n > KILN_MAX_INTS ? KILN_MAX_INTS : n;
+    for (int d = 0; d < a->nints; d++)
+        a->i[d] = list[d];
 }
 
 const kiln_op kiln_op_view = {
     KILN_VIEW_OP(view),
     .attrs = "shape...",
+    .grad_skips = KILN_SKIPS_RESULTS,
     .infer = infer_view,
     .grad = grad_by_reshape,
     .cases = KILN_CASES{"x[6] | 2 3", "x[4,6] | 2 2 3 2", "x[4,6] | 4 1 -1", "x[] | 1 1", "x[1] |", "x[0,3] | 0 5",
@@ -150,7 +151,8 @@ kiln_tensor *kiln_reshape(kiln_tensor *x, int n, const int64_t *shape)
     int64_t sizes[KILN_MAX_DIMS], stride[KILN_MAX_DIMS];
     if (!x || !resolve_shape(x, "reshape", n, shape, sizes))
         return NULL;
-    kiln_attrs a = list_attrs(n, sizes);
+    kiln_attrs a;
+    list_attrs(&a, n, sizes);
     if (!kiln_view_strides(x, n, sizes, stride))
         x = kiln_contiguous(x);
     return KILN_OP(view, KILN_IN(x), &a);
@@ -238,6 +240,7 @@ static bool grad_permute(kiln_grad_call *g)
 const kiln_op kiln_op_permute = {
     KILN_VIEW_OP(permute),
     .attrs = "dims...",
+    .grad_skips = KILN_SKIPS_BOTH,
     .infer = infer_permute,
     .grad = grad_permute,
     .cases = KILN_CASES{"x[2,3] | 1 0", "x[2,3,4] | 2 0 1", "x[2,3,4] | -1 1 0", "x[2,3,4,5] | 0 2 3 1", "x[] |",
@@ -246,7 +249,8 @@ const kiln_op kiln_op_permute = {
 
 kiln_tensor *kiln_permute(kiln_tensor *x, int n, const int64_t *dims)
 {
-    kiln_attrs a = list_attrs(n, dims);
+    kiln_attrs a;
+    list_attrs(&a, n, dims);
     return KILN_OP(permute, KILN_IN(x), &a);
 }
 
@@ -282,6 +286,7 @@ static bool grad_transpose(kiln_grad_call *g)
 const kiln_op kiln_op_transpose = {
     KILN_VIEW_OP(transpose),
     .attrs = "dim0 dim1",
+    .grad_skips = KILN_SKIPS_BOTH,
     .infer = infer_transpose,
     .grad = grad_transpose,
     .cases = KILN_CASES{"x[2,3] | 0 1", "x[2,3,4] | 0 -1", "x[2,3,4] | 2 1", "x[2,3] | 1 1", "x[] | 0 -1",
@@ -416,6 +421,7 @@ static bool grad_expand(kiln_grad_call *g)
 const kiln_op kiln_op_expand = {
     KILN_VIEW_OP(expand),
     .attrs = "shape...",
+    .grad_skips = KILN_SKIPS_BOTH,
     .infer = infer_expand,
     .grad = grad_expand,
     .cases = KILN_CASES{"x[3,1] | 3 4", "x[3,1] | 2 -1 4", "x[3] | 2 3", "x[] | 2 3", "x[] |", "x[2,3] | 2 3",
@@ -424,7 +430,8 @@ const kiln_op kiln_op_expand = {
 
 kiln_tensor *kiln_expand(kiln_tensor *x, int n, const int64_t *shape)
 {
-    kiln_attrs a = list_attrs(n, shape);
+    kiln_attrs a;
+    list_attrs(&a, n, shape);
     return KILN_OP(expand, KILN_IN(x), &a);
 }
 

@@ -28,8 +28,10 @@ static inline kiln_desc *kiln_view_start(kiln_call *c)
     d->dtype = (kiln_dtype)x->dtype;
     d->ndim = x->ndim;
     d->offset = x->offset;
-    memcpy(d->shape, x->shape, sizeof d->shape);
-    memcpy(d->stride, x->stride, sizeof d->stride);
+    for (int i = 0; i < x->ndim; i++) {
+        d->shape[i] = x->shape[i];
+        d->stride[i] = x->stride[i];
+    }
     return d;
 }
 

@@ -21,7 +21,7 @@ static void count_rows(const kiln_trace *tr, int64_t *programs, int64_t *rows)
     for (int64_t i = tr->first_node; i < tr->nnodes; i++)
         if (tr->nodes[i].op->cls == KILN_CLASS_PROGRAM) {
             ++*programs;
-            *rows += tr->nodes[i].nints;
+            *rows += 2 * tr->nodes[i].nints;
         }
 }
 
@@ -69,8 +69,8 @@ static void write_out(expansion *e, const kiln_node *program)
     kiln_trace *to = e->to;
     int32_t value[KILN_PROGRAM_REGISTERS], next_out = program->out, next_float = program->floats;
     memcpy(value, to->operands + program->in, (size_t)program->nin * sizeof *value);
-    for (int i = 0; i < program->nints; i++) {
-        kiln_program_row r = kiln_program_row_of(to->ints[program->ints + i]);
+    for (int i = 0; next_out < program->out + program->nout; i++) {
+        kiln_program_row r = kiln_program_row_at(to->ints + program->ints, i);
         const kiln_pw_row *row = &kiln_pw_rows[r.row];
         bool assigns = r.row == KILN_PW_copy;
         int32_t out = assigns ? next_out++ : add_value(e, program->out);

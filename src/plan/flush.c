@@ -43,10 +43,9 @@ static bool list_results(kiln_trace *tr, bool final)
 {
     int64_t values = tr->nvalues - tr->first_value;
     tr->nkept = tr->ncommits = 0;
-    if (!KILN_GROW(tr->kept, tr->kept_capacity, values) || !KILN_GROW(tr->commits, tr->commits_capacity, values))
+    if (!KILN_GROW(tr->kept, tr->kept_capacity, values) || !KILN_GROW(tr->commits, tr->commits_capacity, values) ||
+        !KILN_GROW(tr->commit_slots, tr->commit_slots_capacity, values))
         return false;
-    for (int64_t i = tr->first_value; i < tr->nvalues; i++)
-        tr->values[i].needed = false;
     if (!final && tr->graph_handles > 0)
         mark_for_gradients(tr);
     for (int64_t i = tr->first_value; i < tr->nvalues; i++) {
@@ -56,9 +55,8 @@ static bool list_results(kiln_trace *tr, bool final)
         int32_t newest = v->storage->version ? kiln_map_get(&tr->written, v->storage) : -1; /* 0: never assigned */
         if (newest >= 0 && newest != i)
             continue; /* a later assignment replaces it */
-        int32_t slot;
         if (v->storage->has_memory) {
-            if (!kiln_trace_slot(tr, v->storage, &slot))
+            if (!kiln_trace_slot(tr, v->storage, &tr->commit_slots[tr->ncommits]))
                 return false;
             tr->commits[tr->ncommits++] = (int32_t)i;
         } else if (v->needed || handles_see(v->storage))
@@ -70,7 +68,7 @@ static bool list_results(kiln_trace *tr, bool final)
 /* What is kept and where it goes belongs to the plan's identity. */
 static bool finish_code(kiln_trace *tr)
 {
-    if (!KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 6 + tr->nkept + 3 * tr->ncommits))
+    if (!KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 6 + tr->nkept + 2 * tr->ncommits))
         return false;
     kiln_trace_put(tr, INT64_MIN + 2);
     kiln_trace_put(tr, tr->device);
@@ -78,12 +76,12 @@ static bool finish_code(kiln_trace *tr)
     kiln_trace_put(tr, tr->tf32 = kiln_get_tf32());
     kiln_trace_put(tr, tr->nkept);
     for (int64_t k = 0; k < tr->nkept; k++)
-        kiln_trace_put(tr, kiln_trace_number(tr, tr->kept[k]) << 8 | (uint8_t)tr->values[tr->kept[k]].storage->role);
+        kiln_trace_put(tr,
+                       (int64_t)tr->values[tr->kept[k]].number << 8 | (uint8_t)tr->values[tr->kept[k]].storage->role);
     for (int64_t k = 0; k < tr->ncommits; k++) {
-        const kiln_storage *s = tr->values[tr->commits[k]].storage;
-        kiln_trace_put(tr, kiln_trace_number(tr, tr->commits[k]));
-        kiln_trace_put(tr, kiln_map_get(&tr->slot_of, s));
-        kiln_trace_put(tr, (int64_t)s->bytes);
+        const kiln_value *v = &tr->values[tr->commits[k]];
+        kiln_trace_put(tr, (int64_t)v->number << 32 | tr->commit_slots[k]);
+        kiln_trace_put(tr, (int64_t)v->storage->bytes);
     }
     tr->hash = kiln_hash_words(tr->code, tr->ncode);
     return true;

@@ -53,7 +53,7 @@ bool kiln_draft_import(kiln_draft *d)
     for (int64_t k = 0; k < tr->ncommits; k++) {
         kiln_draft_value *x = &d->values[kiln_draft_of(d, tr->commits[k])];
         x->commits = true;
-        x->slot = kiln_map_get(&tr->slot_of, x->v->storage);
+        x->slot = tr->commit_slots[k];
     }
     return true;
 }

@@ -3,17 +3,6 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 
-bool kiln_scope_adopt(kiln_thread *th, kiln_tensor *t)
-{
-    if (!th->nframes)
-        return true;
-    if (!KILN_GROW(th->owned, th->owned_capacity, th->nowned + 1))
-        return false;
-    th->owned[th->nowned++] = t;
-    t->scope = (int32_t)th->nowned; /* its place, counted from 1 */
-    return true;
-}
-
 /* Takes the tensor off its scope's list. */
 static void disown(kiln_tensor *t)
 {

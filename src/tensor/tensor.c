@@ -36,12 +36,13 @@ kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim,
     t->extra = NULL;
     t->offset = offset;
     t->spent = KILN_UNSPENT;
-    for (int d = 0; d < ndim; d++) /* a handful of words: loops are quicker than calls here */
-        t->shape[d] = shape[d];
-    for (int d = 0; stride && d < ndim; d++)
-        t->stride[d] = stride[d];
     if (!stride)
         kiln_dense_strides(ndim, shape, t->stride);
+    for (int d = 0; d < ndim; d++) { /* a handful of words: loops are quicker than calls here */
+        t->shape[d] = shape[d];
+        if (stride)
+            t->stride[d] = stride[d];
+    }
     if (!kiln_scope_adopt(th, t)) {
         kiln_release(t);
         return NULL;
@@ -64,7 +65,8 @@ void kiln_tensor_unref(kiln_tensor *t)
         kiln_tensor_unref(t->extra->grad);
         kiln_free(t->extra);
     }
-    kiln_trace_forget(t);
+    if (t->requires_grad && !t->leaf)
+        kiln_trace_forget(t);
     kiln_storage_unref(t->storage);
     kiln_thread *th = kiln_thread_state();
     if (!th) {

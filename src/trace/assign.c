@@ -136,7 +136,7 @@ bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *t
     /* Only now: the operands may be older windows of the same storages. */
     for (int j = 0; j < c->nout; j++) {
         tr->values[n->out + j].version = ++bind[j]->version;
-        kiln_map_put(&tr->written, bind[j], n->out + j);
+        *kiln_map_at(&tr->written, bind[j]) = n->out + j;
     }
     /* Other windows are found when they are used; one that a gradient flows through must know before anything runs. */
     for (int j = 0; j < c->nout; j++)
@@ -263,7 +263,7 @@ kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device)
     kiln_trace *tr = kiln_device_describe(device, NULL) ? kiln_trace_current() : NULL;
     if (!tr || !t->storage->recipe)
         return tr ? move(tr, t, device) : NULL;
-    kiln_tensor *made = kiln_trace_make(tr, t), *moved = made ? move(tr, made, device) : NULL;
+    kiln_tensor *made = kiln_trace_follow(tr, t), *moved = made ? move(tr, made, device) : NULL;
     kiln_release(made);
     return moved;
 }

@@ -160,12 +160,15 @@ static bool back_node(walk *w, int64_t n)
     for (int i = 0; i < node.nin; i++) {
         in[i] = gin[i] = NULL;
         need[i] = operands[i] >= 0 && tr->values[operands[i]].requires_grad;
-        if (operands[i] >= 0 && !(in[i] = kiln_trace_handle(tr, operands[i])))
+        bool seen = operands[i] >= 0 && !(node.op->grad_skips & KILN_SKIPS_OPERANDS);
+        if (seen && !(in[i] = kiln_trace_handle(tr, operands[i])))
             return false;
     }
-    for (int j = 0; j < node.nout; j++)
-        if (!(out[j] = kiln_trace_handle(tr, node.out + j)))
+    for (int j = 0; j < node.nout; j++) {
+        out[j] = NULL;
+        if (!(node.op->grad_skips & KILN_SKIPS_RESULTS) && !(out[j] = kiln_trace_handle(tr, node.out + j)))
             return false;
+    }
     kiln_grad_call g = {node.op, &attrs, node.nin, node.nout, in, out, gout, need, gin};
     kiln_thread *th = kiln_thread_state();
     const kiln_op *outer = th->composing;

@@ -67,8 +67,9 @@ static bool check_outputs(const kiln_call *c)
 
 static bool needs_dense(kiln_class cls)
 {
-    return cls != KILN_CLASS_VIEW && cls != KILN_CLASS_POINTWISE && cls != KILN_CLASS_REDUCE &&
-           cls != KILN_CLASS_MATMUL && cls != KILN_CLASS_ATTENTION && cls != KILN_CLASS_TRANSFER;
+    const unsigned strided = 1u << KILN_CLASS_VIEW | 1u << KILN_CLASS_POINTWISE | 1u << KILN_CLASS_REDUCE |
+                             1u << KILN_CLASS_MATMUL | 1u << KILN_CLASS_ATTENTION | 1u << KILN_CLASS_TRANSFER;
+    return !(strided >> cls & 1);
 }
 
 static bool is_half(const kiln_tensor *t)
@@ -129,12 +130,7 @@ static bool call_on(const kiln_op *op, kiln_tensor *const *in, int nin, const ki
     c.nin = nin;
     c.nout = op->nout ? op->nout : 1;
     c.in = (kiln_tensor **)in;
-    c.attrs.nints = attrs->nints;
-    c.attrs.nfloats = attrs->nfloats;
-    for (int i = 0; i < attrs->nints; i++)
-        c.attrs.i[i] = attrs->i[i];
-    for (int i = 0; i < attrs->nfloats; i++)
-        c.attrs.f[i] = attrs->f[i];
+    kiln_attrs_copy(&c.attrs, attrs);
     device = common_device(&c, device);
     if (device == KILN_NO_DEVICE || (nin && !check_dtypes(&c)))
         return false;

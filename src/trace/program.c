@@ -13,33 +13,41 @@ void kiln_program_begin(kiln_program *p, kiln_tensor *const *in, int n)
     p->call.op = &kiln_op_program;
     p->call.nin = n;
     p->call.nout = 0;
-    p->call.attrs.nints = p->call.attrs.nfloats = 0;
+    p->call.attrs.nints = p->call.attrs.nfloats = p->nrows = 0;
     p->full = n > KILN_PROGRAM_INPUTS;
     for (int i = 0; i < n && !p->full; i++)
         p->in[i] = in[i];
 }
 
-static int64_t word_of(kiln_pw_id row, kiln_register a, kiln_register b)
+/* Half of an integer: the row and two registers. */
+static uint32_t half_of(kiln_pw_id row, kiln_register a, kiln_register b)
 {
-    return (int64_t)row << 16 | a << 8 | b;
+    return (uint32_t)row << 16 | (uint32_t)a << 8 | (uint32_t)b;
 }
 
-kiln_program_row kiln_program_row_of(int64_t word)
+kiln_program_row kiln_program_row_at(const int64_t *ints, int i)
 {
-    return (kiln_program_row){(kiln_pw_id)(word >> 16), {(int)(word >> 8 & 255), (int)(word & 255)}};
+    uint32_t half = (uint32_t)((uint64_t)ints[i / 2] >> (i % 2 * 32));
+    return (kiln_program_row){(kiln_pw_id)(half >> 16), {(int)(half >> 8 & 255), (int)(half & 255)}};
 }
 
 kiln_register kiln_program_put(kiln_program *p, kiln_pw_id row, kiln_register a, kiln_register b, double s)
 {
     kiln_attrs *attrs = &p->call.attrs;
-    if (attrs->nints == KILN_MAX_INTS || attrs->nfloats == KILN_MAX_FLOATS) {
+    int i = p->nrows;
+    if (i == KILN_PROGRAM_ROWS || attrs->nfloats == KILN_MAX_FLOATS) {
         p->full = true;
         return 0;
     }
     if (kiln_pw_rows[row].scalars)
         attrs->f[attrs->nfloats++] = s;
-    attrs->i[attrs->nints++] = word_of(row, a, kiln_pw_rows[row].arity > 1 ? b : 0);
-    return p->call.nin + attrs->nints - 1;
+    uint64_t half = half_of(row, a, kiln_pw_rows[row].arity > 1 ? b : 0);
+    if (i % 2 == 0)
+        attrs->i[attrs->nints++] = (int64_t)half;
+    else
+        attrs->i[i / 2] |= (int64_t)(half << 32);
+    p->nrows++;
+    return p->call.nin + i;
 }
 
 void kiln_program_assign(kiln_program *p, kiln_tensor *to, kiln_register value)
@@ -55,8 +63,12 @@ void kiln_program_assign(kiln_program *p, kiln_tensor *to, kiln_register value)
 
 static bool is_like(const kiln_tensor *a, const kiln_tensor *b)
 {
-    return a->device == b->device && a->dtype == b->dtype && a->ndim == b->ndim &&
-           memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) == 0;
+    if (a->device != b->device || a->dtype != b->dtype || a->ndim != b->ndim)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] != b->shape[d])
+            return false;
+    return true;
 }
 
 /* True if the program can be a node: one shape, and each destination a storage that has memory, whole. */
@@ -91,8 +103,8 @@ static bool write_rows(const kiln_program *p)
     int assigned = 0, nin = p->call.nin;
     for (int i = 0; i < nin; i++)
         value[i] = p->in[i];
-    for (int i = 0; i < attrs->nints; i++) {
-        kiln_program_row r = kiln_program_row_of(attrs->i[i]);
+    for (int i = 0; i < p->nrows; i++) {
+        kiln_program_row r = kiln_program_row_at(attrs->i, i);
         if (r.row == KILN_PW_copy) {
             if (!kiln_assign(p->to[assigned++], value[r.src[0]]))
                 return false;

@@ -10,7 +10,8 @@
 
 #include "ops/pointwise.h"
 
-enum { KILN_PROGRAM_INPUTS = 8, KILN_PROGRAM_REGISTERS = KILN_PROGRAM_INPUTS + KILN_MAX_INTS };
+enum { KILN_PROGRAM_INPUTS = 8, KILN_PROGRAM_ROWS = 2 * KILN_MAX_INTS };
+enum { KILN_PROGRAM_REGISTERS = KILN_PROGRAM_INPUTS + KILN_PROGRAM_ROWS };
 
 typedef int kiln_register;
 
@@ -18,7 +19,8 @@ typedef struct kiln_program {
     kiln_call call;
     kiln_tensor *in[KILN_PROGRAM_INPUTS];
     kiln_tensor *to[KILN_MAX_OUTPUTS]; /* what is assigned to, in order */
-    bool full;                         /* more was written than there is room for */
+    int nrows;
+    bool full; /* more was written than there is room for */
 } kiln_program;
 
 /* Starts a program; its first n registers are the inputs (NULL where one is absent and will not be used). */
@@ -38,11 +40,12 @@ bool kiln_program_record(kiln_program *p);
 
 extern const kiln_op kiln_op_program;
 
-/* One row, as the node's integers hold it. KILN_PW_copy is the assignment to the node's next output. */
+/* Row i of a program whose integers are given, two rows in each. KILN_PW_copy is the assignment to the node's next
+ * output; with the last of them the program ends. */
 typedef struct kiln_program_row {
     kiln_pw_id row;
     kiln_register src[2];
 } kiln_program_row;
-kiln_program_row kiln_program_row_of(int64_t word);
+kiln_program_row kiln_program_row_at(const int64_t *ints, int i);
 
 #endif

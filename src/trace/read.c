@@ -57,7 +57,7 @@ static kiln_tensor *computed(kiln_tensor *t, const char *who)
     kiln_trace *tr = kiln_trace_current();
     if (!tr)
         return NULL;
-    if (t->storage->recipe && !(t = kiln_trace_make(tr, t)))
+    if (t->storage->recipe && !(t = kiln_trace_follow(tr, t)))
         return NULL;
     if (!kiln_is_contiguous(t) || t->storage->version != t->storage->memory_version)
         kiln_no_grad

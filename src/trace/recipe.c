@@ -41,7 +41,7 @@ kiln_recipe *kiln_recipe_alone(const kiln_tensor *t)
     return alone ? t->storage->recipe : NULL;
 }
 
-kiln_tensor *kiln_trace_make(kiln_trace *tr, const kiln_tensor *t)
+kiln_tensor *kiln_trace_follow(kiln_trace *tr, const kiln_tensor *t)
 {
     const kiln_recipe *r = t->storage->recipe;
     kiln_tensor *out = NULL;
@@ -76,12 +76,14 @@ int32_t kiln_trace_made_value(kiln_trace *tr, kiln_tensor *t)
     int32_t value = kiln_map_get(&tr->leaves, t);
     if (value >= 0 && is_there(tr, value))
         return value;
-    kiln_tensor *made = kiln_map_reserve(&tr->leaves, 1) ? kiln_trace_make(tr, t) : NULL;
-    if (!made)
+    kiln_tensor *made = kiln_trace_follow(tr, t);
+    if (!made || !kiln_map_reserve(&tr->leaves, 1)) {
+        kiln_release(made);
         return -1;
+    }
     value = made->value;
     tr->values[value].leaf = kiln_tensor_ref(t); /* keeps the address from being reused while the map knows it */
-    kiln_map_put(&tr->leaves, t, value);
+    *kiln_map_at(&tr->leaves, t) = value;
     kiln_release(made);
     return value;
 }
@@ -102,7 +104,7 @@ bool kiln_trace_settle(kiln_tensor *t)
     if (!t->storage->recipe)
         return true;
     kiln_trace *tr = kiln_trace_current();
-    kiln_tensor *made = tr ? kiln_trace_make(tr, t) : NULL;
+    kiln_tensor *made = tr ? kiln_trace_follow(tr, t) : NULL;
     if (!made || !kiln_flush(tr, false))
         return false;
     adopt(t, made);

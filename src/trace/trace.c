@@ -25,6 +25,7 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->code);
     kiln_free(tr->kept);
     kiln_free(tr->commits);
+    kiln_free(tr->commit_slots);
     kiln_free(tr->addresses);
     kiln_free(tr->blocks);
     kiln_free(tr->replaced);
@@ -32,12 +33,10 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr);
 }
 
-kiln_trace *kiln_trace_current(void)
+kiln_trace *kiln_trace_make(void)
 {
     kiln_thread *th = kiln_thread_state();
-    if (!th || th->trace)
-        return th ? th->trace : NULL;
-    kiln_trace *tr = kiln_alloc_zero(1, sizeof *tr);
+    kiln_trace *tr = th ? kiln_alloc_zero(1, sizeof *tr) : NULL;
     if (!tr)
         return NULL;
     const char *eager = getenv("KILN_EAGER");
@@ -100,33 +99,16 @@ void kiln_trace_next_segment(kiln_trace *tr)
 
 /* ---- The code ---- */
 
-/* Leaves get value numbers too, when they are first met, so a value's own number may differ between equal segments (and
- * be the same in different ones): node and output are what counts. */
-int64_t kiln_trace_number(const kiln_trace *tr, int32_t value)
-{
-    int32_t node = tr->values[value].node;
-    return (int64_t)(node - tr->first_node) * KILN_MAX_OUTPUTS + value - tr->nodes[node].out;
-}
-
-/* An operand of the segment: values made in it by node and output, imports as negative numbers. */
-static int64_t encode(const kiln_trace *tr, int32_t value)
-{
-    if (value < 0)
-        return INT64_MIN;
-    const kiln_value *v = &tr->values[value];
-    return v->import_segment == tr->segment ? -1 - (int64_t)v->import : kiln_trace_number(tr, value);
-}
-
 bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot)
 {
     if (!KILN_GROW(tr->slots, tr->slots_capacity, tr->nslots + 1) || !kiln_map_reserve(&tr->slot_of, 1))
         return false;
-    *slot = kiln_map_get(&tr->slot_of, s);
-    if (*slot < 0) {
-        *slot = (int32_t)tr->nslots++;
-        tr->slots[*slot] = s;
-        kiln_map_put(&tr->slot_of, s, *slot);
+    int32_t *known = kiln_map_at(&tr->slot_of, s);
+    if (*known < 0) {
+        *known = (int32_t)tr->nslots++;
+        tr->slots[*known] = s;
     }
+    *slot = *known;
     return true;
 }
 
@@ -141,12 +123,12 @@ bool kiln_trace_has_value(const kiln_storage *s, const char *who)
         "call kiln_eval in the thread that wrote it before handing it over; after an error, write it again");
 }
 
-/* Makes a value from before the segment (or a leaf) readable in it. */
+/* Makes a value from before the segment (or a leaf) readable in it. Leaves get value numbers too, when they are first
+ * met, so a value's own number may differ between equal segments (and be the same in different ones): the code numbers
+ * imports by first use, and what the segment makes by node and output. */
 static bool import_value(kiln_trace *tr, int32_t value)
 {
     kiln_value *v = &tr->values[value];
-    if (v->import_segment == tr->segment || (v->node >= 0 && v->node >= tr->first_node))
-        return true;
     kiln_storage *s = tr->values[v->base].storage;
     if (!kiln_trace_has_value(s, NULL))
         return false;
@@ -160,16 +142,19 @@ static bool import_value(kiln_trace *tr, int32_t value)
         return false;
     v->import = (int32_t)tr->nimports;
     v->import_segment = tr->segment;
+    v->number = -1 - v->import;
     tr->imports[tr->nimports++] = value;
-    kiln_trace_put(tr, INT64_MIN + 1); /* no operation has this address */
-    kiln_trace_put(tr, (int64_t)slot << 32 | v->dtype << 16 | v->ndim << 8 | (uint8_t)s->role);
-    kiln_trace_put(tr, (int64_t)s->bytes);
-    kiln_trace_put(tr, s->device);
-    kiln_trace_put(tr, v->offset);
+    int64_t *word = tr->code + tr->ncode;
+    *word++ = INT64_MIN + 1; /* no operation has this address */
+    *word++ = (int64_t)slot << 32 | v->dtype << 16 | v->ndim << 8 | (uint8_t)s->role;
+    *word++ = (int64_t)s->bytes;
+    *word++ = s->device;
+    *word++ = v->offset;
     for (int d = 0; d < v->ndim; d++) {
-        kiln_trace_put(tr, v->shape[d]);
-        kiln_trace_put(tr, v->stride[d]);
+        *word++ = v->shape[d];
+        *word++ = v->stride[d];
     }
+    tr->ncode = word - tr->code;
     return true;
 }
 
@@ -197,17 +182,21 @@ static kiln_value *new_value(kiln_trace *tr, int32_t node, kiln_storage *storage
     return v;
 }
 
+/* What a tensor from outside the trace holds. */
 static int32_t leaf_value(kiln_trace *tr, kiln_tensor *t)
 {
     if (!KILN_GROW(tr->values, tr->values_capacity, tr->nvalues + 1) || !kiln_map_reserve(&tr->leaves, 1))
         return -1;
+    int32_t *known = kiln_map_at(&tr->leaves, t);
+    if (*known >= 0 && tr->values[*known].version == t->storage->memory_version &&
+        tr->values[*known].requires_grad == (t->requires_grad && t->leaf))
+        return *known;
     kiln_value *v = new_value(tr, -1, t->storage, t->dtype, t->ndim, t->shape, t->stride, t->offset);
     v->version = t->storage->memory_version;
     kiln_storage_ref(t->storage);
     v->requires_grad = t->requires_grad && t->leaf;
     v->leaf = kiln_tensor_ref(t); /* also keeps the address from being reused while the map knows it */
-    kiln_map_put(&tr->leaves, t, v->base);
-    return v->base;
+    return *known = v->base;
 }
 
 /* A window with t's geometry onto the newest value of its storage. */
@@ -275,36 +264,35 @@ int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t)
             point_at(tr, t, value);
         return value;
     }
-    if (!kiln_trace_has_value(s, NULL))
-        return -1;
-    int32_t value = kiln_map_get(&tr->leaves, t);
-    if (value >= 0 && tr->values[value].version == s->memory_version &&
-        tr->values[value].requires_grad == (t->requires_grad && t->leaf))
-        return value;
-    return leaf_value(tr, t);
+    return kiln_trace_has_value(s, NULL) ? leaf_value(tr, t) : -1;
 }
 
-kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value)
+/* Takes over a reference to the storage. */
+static kiln_tensor *handle_of(kiln_trace *tr, const kiln_value *v, kiln_storage *s)
 {
-    const kiln_value *v = &tr->values[value];
-    kiln_storage *s = tr->values[v->base].storage;
-    kiln_storage_ref(s);
     kiln_tensor *t = kiln_tensor_make(s, (kiln_dtype)v->dtype, v->ndim, v->shape, v->stride, v->offset);
     if (!t)
         return NULL;
     t->epoch = tr->epoch;
-    t->value = value;
+    t->value = (int32_t)(v - tr->values);
     t->version = s->version; /* the handle means this value, also if the storage was assigned to since */
     t->leaf = false;
-    t->requires_grad = tr->values[value].requires_grad;
-    tr->graph_handles += t->requires_grad;
+    t->requires_grad = v->requires_grad;
+    tr->graph_handles += v->requires_grad;
     return t;
+}
+
+kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value)
+{
+    kiln_storage *s = tr->values[tr->values[value].base].storage;
+    kiln_storage_ref(s);
+    return handle_of(tr, &tr->values[value], s);
 }
 
 void kiln_trace_forget(const kiln_tensor *t)
 {
     kiln_thread *th = kiln_thread_state();
-    if (th && th->trace && t->requires_grad && !t->leaf && t->epoch == th->trace->epoch)
+    if (th && th->trace && t->epoch == th->trace->epoch)
         th->trace->graph_handles--;
 }
 
@@ -320,49 +308,88 @@ static bool make_room(kiln_trace *tr, const kiln_call *c)
            KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 5 + c->nin + c->attrs.nints + KILN_MAX_DIMS);
 }
 
-static void put_node(kiln_trace *tr, const kiln_call *c, const int32_t *in)
+static void put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n)
 {
-    kiln_trace_put(tr, (int64_t)(intptr_t)c->op);
-    kiln_trace_put(tr, (int64_t)(intptr_t)tr->nodes[tr->nnodes].origin);
-    kiln_trace_put(tr, (int64_t)c->nin << 32 | c->attrs.nints << 16 | c->attrs.nfloats);
-    for (int i = 0; i < c->nin; i++)
-        kiln_trace_put(tr, encode(tr, in[i]));
-    for (int i = 0; i < c->attrs.nints; i++)
-        kiln_trace_put(tr, c->attrs.i[i]);
+    int64_t *word = tr->code + tr->ncode;
+    *word++ = (int64_t)(intptr_t)n->op;
+    *word++ = (int64_t)(intptr_t)n->origin;
+    *word++ = (int64_t)n->nin << 32 | n->nints << 16 | n->nfloats;
+    for (int i = 0; i < n->nin; i++) {
+        int32_t in = tr->operands[n->in + i];
+        *word++ = in < 0 ? INT64_MIN : tr->values[in].number;
+    }
+    for (int i = 0; i < n->nints; i++)
+        *word++ = c->attrs.i[i];
+    tr->ncode = word - tr->code;
 }
 
-static kiln_storage *output_storage(const kiln_desc *d, kiln_device device)
+static kiln_storage *output_storage(const kiln_desc *d, kiln_device device, int refs)
 {
     int64_t n = 1;
     for (int i = 0; i < d->ndim; i++)
         n *= d->shape[i];
-    return kiln_storage_new(device, (size_t)n * kiln_dtype_size(d->dtype));
+    kiln_storage *s = kiln_storage_new(device, (size_t)n * kiln_dtype_size(d->dtype));
+    if (s)
+        atomic_init(&s->refs, refs); /* nobody else knows it yet */
+    return s;
 }
 
 /* A result that lives in `bind`: its window must be the dense whole of that storage. */
-static bool add_output(kiln_trace *tr, const kiln_call *c, int j, int32_t node, bool grad, kiln_device device,
+static bool add_output(kiln_trace *tr, const kiln_desc *d, const kiln_node *n, int j, kiln_device device,
                        kiln_storage *bind, kiln_tensor **out)
 {
-    const kiln_desc *d = &c->out[j];
-    bool view = c->op->cls == KILN_CLASS_VIEW;
-    int32_t base = view ? tr->values[tr->operands[tr->nodes[node].in]].base : -1;
-    kiln_storage *s = view ? tr->values[base].storage : bind ? bind : output_storage(d, device);
+    bool view = n->op->cls == KILN_CLASS_VIEW;
+    const kiln_value *base = view ? &tr->values[tr->values[tr->operands[n->in]].base] : NULL;
+    kiln_storage *s = view ? base->storage : bind ? bind : output_storage(d, device, out ? 2 : 1);
     if (!s)
         return false;
+    if (bind) /* the value's reference */
+        kiln_storage_ref(s);
+    if (out && (view || bind)) /* the handle's */
+        kiln_storage_ref(s);
     int64_t dense[KILN_MAX_DIMS];
     if (!view)
         kiln_dense_strides(d->ndim, d->shape, dense);
-    kiln_value *v = new_value(tr, node, s, d->dtype, d->ndim, d->shape, view ? d->stride : dense, view ? d->offset : 0);
-    v->requires_grad = grad && kiln_dtype_is_float(d->dtype);
+    kiln_value *v = new_value(tr, (int32_t)(n - tr->nodes), s, d->dtype, d->ndim, d->shape, view ? d->stride : dense,
+                              view ? d->offset : 0);
+    v->number = (v->node - tr->first_node) * KILN_MAX_OUTPUTS + j;
+    v->requires_grad = n->requires_grad && kiln_dtype_is_float(d->dtype);
     if (view) {
-        v->base = base;
-        v->version = tr->values[base].version;
-    } else {
+        v->base = base->base;
+        v->version = base->version;
+    } else
         s->trace_refs += !s->has_memory;
-        if (bind)
-            kiln_storage_ref(s);
+    return !out || (out[j] = handle_of(tr, v, s));
+}
+
+static void take_back_outputs(kiln_trace *tr, int64_t values)
+{
+    while (tr->nvalues > values) {
+        const kiln_value *v = &tr->values[--tr->nvalues];
+        if (v->base != tr->nvalues)
+            continue;
+        v->storage->trace_refs -= !v->storage->has_memory;
+        kiln_storage_unref(v->storage);
     }
-    return !out || (out[j] = kiln_trace_handle(tr, (int32_t)tr->nvalues - 1));
+}
+
+/* Numbers of the operands' values, made readable in the segment. */
+static bool find_operands(kiln_trace *tr, const kiln_call *c, int32_t *in, bool *grad)
+{
+    for (int i = 0; i < c->nin; i++) {
+        kiln_tensor *t = c->in[i];
+        in[i] = -1;
+        if (!t)
+            continue;
+        bool current = t->epoch == tr->epoch && t->version == t->storage->version;
+        if ((in[i] = current ? t->value : kiln_trace_value(tr, t)) < 0)
+            return false;
+        const kiln_value *v = &tr->values[in[i]];
+        *grad |= v->requires_grad;
+        if (v->import_segment != tr->segment && v->node < tr->first_node && !import_value(tr, in[i]))
+            return false;
+    }
+    return true;
 }
 
 bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, kiln_storage *const *bind,
@@ -373,13 +400,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
     if (tr->device != device && tr->nnodes > tr->first_node && !kiln_flush(tr, false))
         return false;
     tr->device = device;
-    for (int i = 0; i < c->nin; i++) {
-        in[i] = c->in[i] ? kiln_trace_value(tr, c->in[i]) : -1;
-        if (c->in[i] && (in[i] < 0 || !import_value(tr, in[i])))
-            return false;
-        grad |= c->in[i] && tr->values[in[i]].requires_grad;
-    }
-    if (!make_room(tr, c))
+    if (!find_operands(tr, c, in, &grad) || !make_room(tr, c))
         return false;
     kiln_thread *th = kiln_thread_state();
     kiln_node *n = &tr->nodes[tr->nnodes];
@@ -394,30 +415,24 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
                      .floats = (int32_t)tr->nfloats,
                      .nfloats = c->attrs.nfloats,
                      .requires_grad = grad && th->grad_enabled && c->op->grad};
-    for (int i = 0; i < c->nin; i++)
-        tr->operands[tr->noperands + i] = in[i];
-    for (int i = 0; i < c->attrs.nints; i++)
-        tr->ints[tr->nints + i] = c->attrs.i[i];
-    for (int i = 0; i < c->attrs.nfloats; i++)
-        tr->floats[tr->nfloats + i] = c->attrs.f[i];
-    int64_t values = tr->nvalues;
-    for (int j = 0; j < c->nout; j++)
-        if (!add_output(tr, c, j, (int32_t)tr->nnodes, n->requires_grad, device, bind ? bind[j] : NULL, out)) {
+    for (int i = 0; i < n->nin; i++)
+        tr->operands[n->in + i] = in[i];
+    for (int i = 0; i < n->nints; i++)
+        tr->ints[n->ints + i] = c->attrs.i[i];
+    for (int i = 0; i < n->nfloats; i++)
+        tr->floats[n->floats + i] = c->attrs.f[i];
+    for (int j = 0; j < n->nout; j++)
+        if (!add_output(tr, &c->out[j], n, j, device, bind ? bind[j] : NULL, out)) {
             for (int k = 0; out && k < j; k++)
                 kiln_release(out[k]);
-            for (int64_t k = values; k < tr->nvalues; k++) /* take back what was added */
-                if (tr->values[k].base == k) {
-                    tr->values[k].storage->trace_refs -= !tr->values[k].storage->has_memory;
-                    kiln_storage_unref(tr->values[k].storage);
-                }
-            tr->nvalues = values;
+            take_back_outputs(tr, n->out);
             return false;
         }
-    put_node(tr, c, in);
+    put_node(tr, c, n);
     tr->nnodes++;
-    tr->noperands += c->nin;
-    tr->nints += c->attrs.nints;
-    tr->nfloats += c->attrs.nfloats;
+    tr->noperands += n->nin;
+    tr->nints += n->nints;
+    tr->nfloats += n->nfloats;
     return true;
 }
 

@@ -19,10 +19,11 @@ typedef struct kiln_value {
     int32_t base; /* the value whose storage this is a window of; itself when it is no view */
     uint8_t dtype, ndim;
     bool requires_grad;
-    bool needed;      /* scratch for flush: must have memory afterwards */
+    bool needed;      /* set by the flush of its segment: must have memory afterwards */
     uint32_t version; /* of the storage, when the value was made */
     int32_t import;   /* its number among the imports of segment `import_segment` */
     uint32_t import_segment;
+    int32_t number;        /* as the code of its segment knows it: node and output, imports are negative */
     kiln_storage *storage; /* a reference, held by base values only */
     kiln_tensor *leaf;     /* where its gradient goes; holds a reference */
     int64_t shape[KILN_MAX_DIMS], stride[KILN_MAX_DIMS], offset;
@@ -66,6 +67,8 @@ typedef struct kiln_trace {
     int64_t nkept, kept_capacity;
     int32_t *commits; /* likewise: values that are written to storage that has memory */
     int64_t ncommits, commits_capacity;
+    int32_t *commit_slots; /* of the commits, one by one */
+    int64_t commit_slots_capacity;
     kiln_address *addresses; /* of slots and outputs, for the run */
     int64_t naddresses, addresses_capacity;
     kiln_block *blocks; /* memory of the outputs, for the run */
@@ -88,7 +91,11 @@ typedef struct kiln_trace {
 } kiln_trace;
 
 /* The calling thread's trace; NULL with an error when memory runs out. */
-kiln_trace *kiln_trace_current(void);
+kiln_trace *kiln_trace_make(void);
+static inline kiln_trace *kiln_trace_current(void)
+{
+    return kiln_thread_current && kiln_thread_current->trace ? kiln_thread_current->trace : kiln_trace_make();
+}
 
 /* The value a handle stands for now, recording a window or a leaf where needed; -1 with an error. */
 int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t);
@@ -111,9 +118,6 @@ static inline void kiln_trace_put(kiln_trace *tr, int64_t word)
     tr->code[tr->ncode++] = word;
 }
 
-/* The number of a value made in the segment, as the code knows it. */
-int64_t kiln_trace_number(const kiln_trace *tr, int32_t value);
-
 /* Makes the storage a slot of the segment; false with an error. */
 bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot);
 
@@ -121,7 +125,7 @@ bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot);
 bool kiln_trace_has_value(const kiln_storage *s, const char *who);
 
 /* For tensors by recipe (recipe.h). Records the operation: a handle for its result, or NULL with an error. */
-kiln_tensor *kiln_trace_make(kiln_trace *tr, const kiln_tensor *t);
+kiln_tensor *kiln_trace_follow(kiln_trace *tr, const kiln_tensor *t);
 int32_t kiln_trace_made_value(kiln_trace *tr, kiln_tensor *t); /* the same once a trace: the value; -1 with an error */
 
 /* Computes the tensor, if it is one by recipe: an ordinary one from then on. False with an error. */
