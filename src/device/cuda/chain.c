@@ -11,8 +11,9 @@ enum {
     MOST_GATHERING = 64,   /* blocks that gather a batch: each finds its rows first */
     FOUND_BY_ONE = 64,     /* argmax: elements of a row that one thread goes through */
     TINY_TIME = 600,       /* nanoseconds of a step that one block does */
-    STORE_TIME = 300,      /* and of each store behind a product */
+    STORE_TIME = 300,      /* and of each store of a group */
     LONGEST_TILE = 4000,   /* beyond which two rounds of smaller tiles are better */
+    MOST_MOVED = 16,       /* units of a step that is put off: larger ones would make a wave of their own longer */
     HALF_SHARED = 16 * 1024
 };
 
@@ -332,17 +333,21 @@ static void find_latest(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
     }
 }
 
-/* About how long a wave takes without its strands. */
+/* About how long a step takes. */
+static int64_t step_time(const kiln_cuda_step *s)
+{
+    int64_t time = s->kind == KILN_CUDA_STEP_PRODUCT ? s->tiling.nanoseconds : TINY_TIME;
+    return time + (s->group ? s->group->k.p.nstores * STORE_TIME : 0);
+}
+
+/* And a wave, without its strands and what could come later. */
 static int64_t wave_time(const kiln_cuda_chain *chain, int32_t wave)
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < chain->nsteps; i++) {
         const kiln_cuda_step *s = &chain->steps[i];
-        if (s->wave == wave && s->strand < 0) {
-            int64_t time = s->kind == KILN_CUDA_STEP_PRODUCT ? s->tiling.nanoseconds : TINY_TIME;
-            time += s->group ? s->group->k.p.nstores * STORE_TIME : 0;
-            longest = time > longest ? time : longest;
-        }
+        if (s->wave == wave && s->strand < 0 && s->latest == wave && step_time(s) > longest)
+            longest = step_time(s);
     }
     return longest;
 }
@@ -351,7 +356,7 @@ static int64_t strand_time(const kiln_cuda_chain *chain, int64_t before, int32_t
 {
     int64_t time = 0;
     for (int64_t i = 0; i < before; i++)
-        time += chain->steps[i].strand == strand ? TINY_TIME : 0;
+        time += chain->steps[i].strand == strand ? step_time(&chain->steps[i]) : 0;
     return time;
 }
 
@@ -374,26 +379,27 @@ static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
     }
 }
 
-/* Small steps that others can wait for move to a wave that is long anyway. */
+/* The first wave from `from` on that the step does not make longer, else the longest, as long as it holds up nobody. */
+static int32_t roomy_wave(const kiln_cuda_step *s, int32_t from, const int64_t *times)
+{
+    int32_t best = from;
+    for (int32_t wave = from + 1; wave <= s->latest && s->units <= MOST_MOVED && times[best] < step_time(s); wave++)
+        best = times[wave] > times[best] ? wave : best;
+    return best;
+}
+
+/* Small steps and products that others can wait for move to a wave that is long anyway. */
 static void fill_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w, const int64_t *times)
 {
     int32_t strands = 0;
     for (int64_t i = 0; i < chain->nsteps; i++) {
         kiln_cuda_step *s = &chain->steps[i];
         place p = find_place(chain, w, i);
-        if (!is_tiny(s)) {
-            put(chain, s, p.wave, -1);
-            continue;
-        }
-        int32_t best = p.wave;
-        for (int32_t wave = p.wave + 1; wave <= s->latest; wave++)
-            best = times[wave] > times[best] ? wave : best;
-        bool late = p.wave > s->latest;
-        bool fits = p.joins && strand_time(chain, i, p.strand) + TINY_TIME <= times[p.wave - 1];
-        if (p.joins && (late || (fits && times[p.wave - 1] >= times[best])))
+        bool fits = p.joins && strand_time(chain, i, p.strand) + step_time(s) <= times[p.wave - 1];
+        if (is_tiny(s) && p.joins && (fits || p.wave > s->latest))
             put(chain, s, p.wave - 1, p.strand);
         else
-            put(chain, s, best, strands++);
+            put(chain, s, roomy_wave(s, p.wave, times), is_tiny(s) ? strands++ : -1);
     }
 }
 
