@@ -596,18 +596,31 @@ static bool reset_barrier(kiln_cuda_chain *chain, const kiln_cuda_call *c)
                         "a barrier cannot be set");
 }
 
+/* Blocks wait for each other, so all have to be on the device at once. A cooperative launch sees to that. A chain that
+ * is launched by itself has the device to itself, and no more blocks than multiprocessors: it need not ask, and can be
+ * brought near while the run before it ends. */
+static cudaLaunchAttribute how_to_launch(const kiln_cuda_chain *chain, const kiln_cuda_call *c)
+{
+    cudaLaunchAttribute a = {.id = cudaLaunchAttributeCooperative, .val = {.cooperative = 1}};
+    if (chain->alone && c->device->capability >= 90) {
+        a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        a.val.programmaticStreamSerializationAllowed = 1;
+    }
+    return a;
+}
+
 bool kiln_cuda_chain_launch(kiln_cuda_chain *chain, const kiln_cuda_call *c, const void *kernel, uint64_t run)
 {
     if (!reset_barrier(chain, c))
         return false;
     fill_parameters(chain, c, run);
     int64_t blocks = chain->most_units < c->multiprocessors ? chain->most_units : c->multiprocessors;
-    cudaLaunchAttribute together = {.id = cudaLaunchAttributeCooperative, .val = {.cooperative = 1}};
+    cudaLaunchAttribute attribute = how_to_launch(chain, c);
     cudaLaunchConfig_t how = {.gridDim = {(unsigned)blocks, 1, 1},
                               .blockDim = {KILN_CUDA_WALK_THREADS, 1, 1},
                               .dynamicSmemBytes = chain->shared,
                               .stream = c->stream,
-                              .attrs = &together,
+                              .attrs = &attribute,
                               .numAttrs = 1};
     void *arguments[] = {chain->parameters};
     if (!kiln_cuda_ok(c->device, cudaLaunchKernelExC(&how, kernel, arguments), "a step cannot be launched"))

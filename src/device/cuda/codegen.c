@@ -60,6 +60,8 @@ static int64_t next_entry(const struct kiln_cuda_codegen *gen)
     return first;
 }
 
+static void stop_all(void);
+
 /* With the lock, which is given up meanwhile. Errors here are nobody's: what cannot be compiled is interpreted. */
 static void compile_one(struct kiln_cuda_codegen *gen, int64_t i)
 {
@@ -68,6 +70,7 @@ static void compile_one(struct kiln_cuda_codegen *gen, int64_t i)
     pthread_mutex_unlock(&gen->lock);
     if (!kiln_cuda_compile(text, gen->device->capability, take_cubin, &made))
         kiln_error_clear();
+    atexit(stop_all);
     pthread_mutex_lock(&gen->lock);
     entry *e = &gen->entries[i];
     e->library = made.library;
@@ -86,6 +89,8 @@ static void *compile_all(void *context)
 {
     struct kiln_cuda_codegen *gen = context;
     bool usable = cudaSetDevice(gen->device->index) == cudaSuccess;
+    kiln_cuda_compiler_warm_up();
+    atexit(stop_all);
     pthread_mutex_lock(&gen->lock);
     while (!gen->ending)
         if (usable && gen->waiting)
@@ -112,8 +117,10 @@ static void stop_thread(struct kiln_cuda_codegen *gen)
     gen->running = false;
 }
 
-/* The runtime takes itself apart when the process ends. This comes before it, since it was registered after it: a
- * thread that still uses it would meet what is half gone. The kernel that is just being compiled is waited for. */
+/* The runtime and the compiler take themselves apart when the process ends, and a thread that still uses them would
+ * meet what is half gone. What is registered last runs first: so this is registered once the compiler has set itself
+ * up, and again after each kernel, since compiling may set up more. The kernel that is being compiled then is waited
+ * for. */
 static void stop_all(void)
 {
     pthread_mutex_lock(&all_lock);
@@ -124,12 +131,9 @@ static void stop_all(void)
 
 static void enter_list(struct kiln_cuda_codegen *gen)
 {
-    static bool registered;
     pthread_mutex_lock(&all_lock);
     gen->next = all;
     all = gen;
-    if (!registered)
-        registered = atexit(stop_all) == 0;
     pthread_mutex_unlock(&all_lock);
 }
 
@@ -153,8 +157,8 @@ static bool open_codegen(kiln_cuda_device *d)
     gen->device = d;
     pthread_mutex_init(&gen->lock, NULL);
     pthread_cond_init(&gen->changed, NULL);
-    gen->running = pthread_create(&gen->thread, NULL, compile_all, gen) == 0;
     enter_list(gen);
+    gen->running = pthread_create(&gen->thread, NULL, compile_all, gen) == 0;
     d->gen = gen;
     return true;
 }

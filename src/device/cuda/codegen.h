@@ -40,4 +40,7 @@ int kiln_cuda_compiles(void);
 bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *context, const void *cubin, size_t bytes),
                        void *context);
 
+/* Opens the compiler and lets it compile next to nothing, so that all it sets up once is set up. */
+void kiln_cuda_compiler_warm_up(void);
+
 #endif

@@ -135,6 +135,13 @@ static void *compile(const char *text, int capability, size_t *bytes)
     return cubin;
 }
 
+void kiln_cuda_compiler_warm_up(void)
+{
+    size_t bytes;
+    kiln_free(open_nvrtc() ? compile("__global__ void nothing() {}", 80, &bytes) : NULL);
+    kiln_error_clear();
+}
+
 /* ---- On disk ---- */
 
 typedef struct file_header {

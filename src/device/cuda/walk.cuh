@@ -11,9 +11,14 @@
 #include "device/cuda/tile.cuh"
 #include "device/cuda/walk.h"
 
-/* Does what a graph's first node does. True when an earlier run was stopped and this one must write no slot. */
+/* Waits for what was launched before, where it was launched without waiting itself (the next one can come as near from
+ * now on), and does what a graph's first node does. True when an earlier run was stopped and this one must write no slot. */
 KILN_PW_INLINE bool begin(const kiln_cuda_walk &c)
 {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
     if (c.run && blockIdx.x == 0 && threadIdx.x == 0) {
         *(volatile unsigned long long *)&c.state->run = c.run;
         c.record->done = c.run - 1;
