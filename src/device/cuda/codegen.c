@@ -89,8 +89,6 @@ static void *compile_all(void *context)
 {
     struct kiln_cuda_codegen *gen = context;
     bool usable = cudaSetDevice(gen->device->index) == cudaSuccess;
-    kiln_cuda_compiler_warm_up();
-    atexit(stop_all);
     pthread_mutex_lock(&gen->lock);
     while (!gen->ending)
         if (usable && gen->waiting)
@@ -135,6 +133,7 @@ static void enter_list(struct kiln_cuda_codegen *gen)
     gen->next = all;
     all = gen;
     pthread_mutex_unlock(&all_lock);
+    atexit(stop_all);
 }
 
 static void leave_list(const struct kiln_cuda_codegen *gen)
@@ -218,7 +217,11 @@ bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, 
         return true;
     uint64_t hash = hash_text(text);
     pthread_mutex_lock(&gen->lock);
-    bool ok = find_entry(gen, hash, text) || add_entry(gen, hash, text, urgent);
+    bool ok = find_entry(gen, hash, text) != NULL;
+    if (!ok) {
+        kiln_cuda_compiler_prepare(text, d->capability, stop_all);
+        ok = add_entry(gen, hash, text, urgent);
+    }
     while (ok && how == 2 && gen->waiting && !gen->ending)
         pthread_cond_wait(&gen->changed, &gen->lock);
     if (ok)

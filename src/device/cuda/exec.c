@@ -150,12 +150,19 @@ bool kiln_cuda_settle(kiln_cuda_device *d)
                      (long long)bad.index, (long long)bad.limit);
 }
 
+/* What has run a few times may never run again, and opening the compiler takes a tenth of a second. */
+bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e)
+{
+    enum { OFTEN = 16 };
+    return e->runs >= OFTEN || kiln_cuda_compiles() == 2;
+}
+
 /* A plan that is one chain is launched as that, once its kernel is there. */
 static bool find_whole(kiln_cuda_device *d, kiln_cuda_exec *e)
 {
     kiln_cuda_chain *chain = e->nparts == 1 ? e->parts[0].chain : NULL;
     uint64_t generation = kiln_cuda_codegen_generation(d) + 1;
-    if (!chain || e->whole || e->asked == generation || (!e->runs && kiln_cuda_compiles() != 2))
+    if (!chain || e->whole || e->asked == generation || !kiln_cuda_worth_compiling(e))
         return true;
     e->asked = generation;
     return kiln_cuda_chain_kernel(d, chain, &e->whole);

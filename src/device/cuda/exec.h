@@ -62,6 +62,9 @@ typedef struct kiln_cuda_exec {
     uint64_t clock;
 } kiln_cuda_exec;
 
+/* Whether the plan runs often enough that kernels are generated for it. */
+bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e);
+
 /* The chain's kernel, if it is there. False with an error. */
 bool kiln_cuda_chain_kernel(kiln_cuda_device *d, const kiln_cuda_chain *chain, const void **kernel);
 

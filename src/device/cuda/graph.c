@@ -80,12 +80,6 @@ bool kiln_cuda_chain_kernel(kiln_cuda_device *d, const kiln_cuda_chain *chain, c
                                      "shared memory is too small for a chain"));
 }
 
-/* What has run once may never run again. */
-static bool worth_compiling(const kiln_cuda_exec *e)
-{
-    return e->runs > 0 || kiln_cuda_compiles() == 2;
-}
-
 /* The chain, or, as long as its kernel is not there, one kernel after the other. */
 static bool capture_part(capture *c, kiln_cuda_part *p)
 {
@@ -94,9 +88,9 @@ static bool capture_part(capture *c, kiln_cuda_part *p)
     kiln_cuda_call call;
     for (int32_t k = p->first; k < p->end; k++) {
         kiln_cuda_make_call(&call, c->d, plan, &plan->kernels[k], c->b, c->e->scalars);
-        call.chained = p->chain || !worth_compiling(c->e);
+        call.chained = p->chain || !kiln_cuda_worth_compiling(c->e);
         call.tiling = p->chain ? kiln_cuda_chain_tiling(p->chain, k) : NULL;
-        if (k == p->first && p->chain && !p->chain->alone && worth_compiling(c->e) &&
+        if (k == p->first && p->chain && !p->chain->alone && kiln_cuda_worth_compiling(c->e) &&
             !kiln_cuda_chain_kernel(c->d, p->chain, &kernel))
             return false;
         if (kernel)
@@ -205,7 +199,7 @@ static kiln_cuda_graph *make_graph(kiln_cuda_device *d, kiln_cuda_exec *e, const
             g = &e->graphs[i];
     kiln_cuda_graph_free(g);
     g->generation = kiln_cuda_codegen_generation(d);
-    g->compiling = worth_compiling(e);
+    g->compiling = kiln_cuda_worth_compiling(e);
     g->addresses = kiln_alloc((size_t)plan->nslots + (size_t)plan->noutputs + 1, sizeof *g->addresses);
     g->headers = kiln_alloc((size_t)e->nheaders, sizeof *g->headers);
     if (g->addresses && g->headers) {
@@ -235,7 +229,7 @@ static kiln_cuda_graph *find_graph(kiln_cuda_device *d, kiln_cuda_exec *e, const
         kiln_cuda_graph *g = &e->graphs[i];
         if (!g->exec || !same_addresses(g, e->plan, b))
             continue;
-        if (g->generation == kiln_cuda_codegen_generation(d) && g->compiling == worth_compiling(e))
+        if (g->generation == kiln_cuda_codegen_generation(d) && g->compiling == kiln_cuda_worth_compiling(e))
             return g;
         if (!kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed")) /* it may be running */
             return NULL;

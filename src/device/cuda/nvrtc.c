@@ -60,7 +60,6 @@ int kiln_cuda_compiles(void)
 
 typedef struct _nvrtcProgram *nvrtc_program;
 static struct {
-    int (*version)(int *major, int *minor);
     int (*create)(nvrtc_program *p, const char *text, const char *name, int n, const char *const *texts,
                   const char *const *names);
     int (*destroy)(nvrtc_program *p);
@@ -73,13 +72,11 @@ static struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *library;
 static bool tried;
-static int rtc_version;
 
 /* Once a process: a machine without it does not get it meanwhile. */
 static bool open_nvrtc(void)
 {
-    static const kiln_cuda_symbol symbols[] = {{"nvrtcVersion", (void **)&rtc.version},
-                                               {"nvrtcCreateProgram", (void **)&rtc.create},
+    static const kiln_cuda_symbol symbols[] = {{"nvrtcCreateProgram", (void **)&rtc.create},
                                                {"nvrtcDestroyProgram", (void **)&rtc.destroy},
                                                {"nvrtcCompileProgram", (void **)&rtc.compile},
                                                {"nvrtcGetProgramLogSize", (void **)&rtc.log_size},
@@ -91,9 +88,6 @@ static bool open_nvrtc(void)
         tried = true;
         library = kiln_cuda_library_open("a fused group", "libnvrtc.so.13", "NVRTC", symbols,
                                          sizeof symbols / sizeof *symbols);
-        int major = 0, minor = 0;
-        if (library && rtc.version(&major, &minor) == 0)
-            rtc_version = major * 100 + minor;
     }
     bool there = library != NULL;
     pthread_mutex_unlock(&lock);
@@ -135,18 +129,11 @@ static void *compile(const char *text, int capability, size_t *bytes)
     return cubin;
 }
 
-void kiln_cuda_compiler_warm_up(void)
-{
-    size_t bytes;
-    kiln_free(open_nvrtc() ? compile("__global__ void nothing() {}", 80, &bytes) : NULL);
-    kiln_error_clear();
-}
-
 /* ---- On disk ---- */
 
 typedef struct file_header {
     char magic[8];
-    uint64_t key[2]; /* of the text, the headers, the compiler and the device */
+    uint64_t key[2]; /* of the text, the headers, CUDA's version and the device */
     uint64_t bytes, checksum;
 } file_header;
 
@@ -171,7 +158,7 @@ static file_header header_of(const char *text, int capability)
     file_header h = {0};
     memcpy(h.magic, magic, sizeof magic);
     for (int k = 0; k < 2; k++) {
-        uint64_t hash = kiln_mix((uint64_t)k + 1, (uint64_t)rtc_version << 32 | (uint64_t)capability);
+        uint64_t hash = kiln_mix((uint64_t)k + 1, (uint64_t)CUDART_VERSION << 32 | (uint64_t)capability);
         for (int i = 0; i < HEADERS; i++)
             hash = hash_bytes(hash, headers[i].text, strlen(headers[i].text));
         h.key[k] = hash_bytes(hash, text, strlen(text));
@@ -254,17 +241,32 @@ static void *find_or_compile(const char *text, int capability, size_t *bytes)
     void *cubin = read_cubin(&key, bytes);
     if (cubin)
         return cubin;
-    cubin = compile(text, capability, bytes);
+    cubin = open_nvrtc() ? compile(text, capability, bytes) : NULL;
     if (cubin)
         write_cubin(&key, cubin, *bytes);
     return cubin;
+}
+
+void kiln_cuda_compiler_prepare(const char *text, int capability, void (*at_exit)(void))
+{
+    static bool prepared;
+    file_header key = header_of(text, capability);
+    size_t bytes = 0;
+    void *cubin = prepared ? NULL : read_cubin(&key, &bytes);
+    if (!cubin && !prepared && open_nvrtc()) {
+        prepared = true;
+        cubin = compile("__global__ void nothing() {}", capability, &bytes);
+        atexit(at_exit);
+    }
+    kiln_free(cubin);
+    kiln_error_clear();
 }
 
 bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *context, const void *cubin, size_t bytes),
                        void *context)
 {
     size_t bytes = 0;
-    void *cubin = open_nvrtc() ? find_or_compile(text, capability, &bytes) : NULL;
+    void *cubin = find_or_compile(text, capability, &bytes);
     bool ok = cubin && take(context, cubin, bytes);
     kiln_free(cubin);
     return ok;
