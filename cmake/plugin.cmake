@@ -34,9 +34,10 @@ macro(kiln_cuda_plugin)
         # Rounded after every operation, as the CPU's and the generated kernels are: the same bits, fused or not.
         set_source_files_properties(${here}/group.cu ${here}/random.cu ${here}/rows.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
         # It holds these as text for generated kernels.
+        set(source ${PROJECT_SOURCE_DIR}/src)
         file(GLOB headers CONFIGURE_DEPENDS ${here}/*.cuh ${here}/*.h)
         set_source_files_properties(${here}/nvrtc.c PROPERTIES OBJECT_DEPENDS
-            "${headers};${PROJECT_SOURCE_DIR}/src/ops/pointwise_math.h")
+            "${headers};${source}/ops/pointwise_math.h;${source}/ops/samples.h;${source}/core/order.h;${source}/core/philox_words.h")
     else()
         message(STATUS "CUDA: no")
     endif()

@@ -2,19 +2,16 @@
 #include "device/cuda/chain.h"
 #include <string.h>
 #include "core/alloc.h"
+#include "device/cuda/codegen.h"
 #include "device/cuda/exec.h"
 
 enum {
-    MOST_BYTES = 16 << 20, /* that a kernel moves: above, launching it by itself costs little */
-    TINY_UNITS = 2,        /* that one block takes in turn rather than wait for a barrier */
-    WARP_ROW = 256,        /* softmax: shorter rows always belong to a warp */
-    MOST_GATHERING = 64,   /* blocks that gather a batch: each finds its rows first */
-    FOUND_BY_ONE = 64,     /* argmax: elements of a row that one thread goes through */
-    TINY_TIME = 600,       /* nanoseconds of a step that one block does */
-    STORE_TIME = 300,      /* and of each store of a group */
-    LONGEST_TILE = 4000,   /* beyond which two rounds of smaller tiles are better */
-    MOST_MOVED = 16,       /* units of a step that is put off: larger ones would make a wave of their own longer */
-    HALF_SHARED = 16 * 1024
+    MOST_BYTES = 16 << 20,   /* that a kernel moves: above, launching it by itself costs little */
+    WARP_ROW = 256,          /* softmax: shorter rows always belong to a warp */
+    MOST_GATHERING = 64,     /* blocks that gather a batch: each finds its rows first */
+    FOUND_BY_ONE = 64,       /* argmax: elements of a row that one thread goes through */
+    FOLDING = 16 * 1024,     /* bytes of shared memory that reductions take */
+    MOST_PARAMETERS = 32000, /* bytes: what a kernel may have, and a little less */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -264,219 +261,6 @@ static bool make_step(kiln_cuda_chain *chain, const kiln_cuda_call *c, int32_t k
     return is(k, "take_samples") ? make_samples(chain, s, c) : make_rows(chain, s, c);
 }
 
-/* ---- Waves ---- */
-
-static bool is_tiny(const kiln_cuda_step *s)
-{
-    return s->kind != KILN_CUDA_STEP_PRODUCT && s->kind != KILN_CUDA_STEP_SAMPLES && s->units <= TINY_UNITS;
-}
-
-typedef struct place { /* the earliest wave of a step, and the strand before it that it could go on with */
-    int32_t wave, strand;
-    bool joins;
-} place;
-
-static void come_after(place *p, const kiln_cuda_step *before)
-{
-    if (before->wave + 1 > p->wave)
-        *p = (place){before->wave + 1, before->strand, before->strand >= 0};
-    else if (before->wave + 1 == p->wave)
-        p->joins &= before->strand == p->strand;
-}
-
-static kiln_cuda_step *step_of(const kiln_cuda_chain *chain, int32_t kernel, int64_t before)
-{
-    for (int64_t j = before; j-- > 0;)
-        if (chain->steps[j].kernel == kernel)
-            return &chain->steps[j];
-    return NULL;
-}
-
-/* Where a step can run at the earliest; its predecessors have their places. */
-static place find_place(const kiln_cuda_chain *chain, const kiln_cuda_waits *w, int64_t step)
-{
-    const kiln_cuda_step *s = &chain->steps[step];
-    place p = {0, -1, false};
-    if (s->kind == KILN_CUDA_STEP_COMBINE)
-        come_after(&p, s - 1);
-    for (int64_t k = w->first[s->kernel]; s->kind != KILN_CUDA_STEP_COMBINE && k < w->first[s->kernel + 1]; k++) {
-        const kiln_cuda_step *before = step_of(chain, w->of[k], step);
-        if (before)
-            come_after(&p, before);
-    }
-    return p;
-}
-
-static void not_after(kiln_cuda_step *s, const kiln_cuda_step *next)
-{
-    bool together = s->wave == next->wave; /* one strand */
-    int32_t latest = together ? next->latest : next->latest - 1;
-    s->latest = latest < s->latest ? latest : s->latest;
-}
-
-/* From the waves that all steps have if each comes as early as it can. */
-static void find_latest(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
-{
-    for (int64_t i = 0; i < chain->nsteps; i++)
-        chain->steps[i].latest = chain->nwaves - 1;
-    for (int64_t i = chain->nsteps; i-- > 0;) {
-        const kiln_cuda_step *s = &chain->steps[i];
-        if (s->kind == KILN_CUDA_STEP_COMBINE) {
-            not_after(&chain->steps[i - 1], s);
-            continue;
-        }
-        for (int64_t k = w->first[s->kernel]; k < w->first[s->kernel + 1]; k++) {
-            kiln_cuda_step *before = step_of(chain, w->of[k], i);
-            if (before)
-                not_after(before, s);
-        }
-    }
-}
-
-/* About how long a step takes. */
-static int64_t step_time(const kiln_cuda_step *s)
-{
-    int64_t time = s->kind == KILN_CUDA_STEP_PRODUCT ? s->tiling.nanoseconds : TINY_TIME;
-    return time + (s->group ? s->group->k.p.nstores * STORE_TIME : 0);
-}
-
-/* And a wave, without its strands and what could come later. */
-static int64_t wave_time(const kiln_cuda_chain *chain, int32_t wave)
-{
-    int64_t longest = 0;
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        const kiln_cuda_step *s = &chain->steps[i];
-        if (s->wave == wave && s->strand < 0 && s->latest == wave && step_time(s) > longest)
-            longest = step_time(s);
-    }
-    return longest;
-}
-
-static int64_t strand_time(const kiln_cuda_chain *chain, int64_t before, int32_t strand)
-{
-    int64_t time = 0;
-    for (int64_t i = 0; i < before; i++)
-        time += chain->steps[i].strand == strand ? step_time(&chain->steps[i]) : 0;
-    return time;
-}
-
-static void put(kiln_cuda_chain *chain, kiln_cuda_step *s, int32_t wave, int32_t strand)
-{
-    s->wave = wave;
-    s->strand = strand;
-    chain->nwaves = wave + 1 > chain->nwaves ? wave + 1 : chain->nwaves;
-}
-
-/* As early as possible; small steps go on with the strand before them. */
-static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
-{
-    int32_t strands = 0;
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        kiln_cuda_step *s = &chain->steps[i];
-        place p = find_place(chain, w, i);
-        bool joins = is_tiny(s) && p.joins;
-        put(chain, s, joins ? p.wave - 1 : p.wave, joins ? p.strand : is_tiny(s) ? strands++ : -1);
-    }
-}
-
-/* The first wave from `from` on that the step does not make longer, else the longest, as long as it holds up nobody. */
-static int32_t roomy_wave(const kiln_cuda_step *s, int32_t from, const int64_t *times)
-{
-    int32_t best = from;
-    for (int32_t wave = from + 1; wave <= s->latest && s->units <= MOST_MOVED && times[best] < step_time(s); wave++)
-        best = times[wave] > times[best] ? wave : best;
-    return best;
-}
-
-/* Small steps and products that others can wait for move to a wave that is long anyway. */
-static void fill_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w, const int64_t *times)
-{
-    int32_t strands = 0;
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        kiln_cuda_step *s = &chain->steps[i];
-        place p = find_place(chain, w, i);
-        bool fits = p.joins && strand_time(chain, i, p.strand) + step_time(s) <= times[p.wave - 1];
-        if (is_tiny(s) && p.joins && (fits || p.wave > s->latest))
-            put(chain, s, p.wave - 1, p.strand);
-        else
-            put(chain, s, roomy_wave(s, p.wave, times), is_tiny(s) ? strands++ : -1);
-    }
-}
-
-static bool arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
-{
-    set_waves(chain, w);
-    int64_t *times = kiln_alloc_zero((size_t)chain->nwaves + 1, sizeof *times);
-    if (!times)
-        return false;
-    find_latest(chain, w);
-    for (int32_t wave = 0; wave < chain->nwaves; wave++)
-        times[wave] = wave_time(chain, wave);
-    fill_waves(chain, w, times);
-    kiln_free(times);
-    return true;
-}
-
-/* ---- Tiles ---- */
-
-static int64_t units_of(const kiln_cuda_chain *chain, int32_t wave)
-{
-    int64_t units = 0;
-    for (int64_t i = 0; i < chain->nsteps; i++)
-        if (chain->steps[i].wave == wave)
-            units += chain->steps[i].strand < 0 ? chain->steps[i].units : 1;
-    return units;
-}
-
-/* The product of the wave that is done soonest, if fewer tiles would do for it. */
-static bool coarsen_one(kiln_cuda_chain *chain, int32_t wave)
-{
-    kiln_cuda_step *soonest = NULL;
-    kiln_cuda_tiling t, coarser;
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        kiln_cuda_step *s = &chain->steps[i];
-        const kiln_cuda_matrices *m = &s->product;
-        if (s->wave != wave || s->kind != KILN_CUDA_STEP_PRODUCT || s->units < 2)
-            continue;
-        int64_t matrices = s->tiling.tiles / (s->tiling.across * s->tiling.down);
-        if (kiln_cuda_tiling_within(m->m, m->n, m->k, matrices, s->units - 1, &t) &&
-            (!soonest || t.nanoseconds < coarser.nanoseconds)) {
-            soonest = s;
-            coarser = t;
-        }
-    }
-    if (!soonest || coarser.nanoseconds > LONGEST_TILE)
-        return false;
-    soonest->tiling = coarser;
-    soonest->units = coarser.tiles;
-    return true;
-}
-
-/* Where the tiles of a wave are a few more than there are blocks, some block makes two and all wait for it. */
-static void fit_tiles(kiln_cuda_chain *chain)
-{
-    for (int32_t wave = 0; wave < chain->nwaves; wave++)
-        while (units_of(chain, wave) > KILN_CUDA_TILE_BLOCKS && coarsen_one(chain, wave))
-            ;
-    for (int64_t i = 0; i < chain->nsteps; i++)
-        if (chain->steps[i].tiling.shared > chain->shared)
-            chain->shared = chain->steps[i].tiling.shared;
-}
-
-const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel)
-{
-    const kiln_cuda_step *s = step_of(chain, kernel, chain->nsteps);
-    return s && s->kind == KILN_CUDA_STEP_PRODUCT ? &s->tiling : NULL;
-}
-
-static void count_units(kiln_cuda_chain *chain)
-{
-    for (int32_t wave = 0; wave < chain->nwaves; wave++) {
-        int64_t units = units_of(chain, wave);
-        chain->most_units = units > chain->most_units ? units : chain->most_units;
-    }
-}
-
 /* ---- Making ---- */
 
 static bool make_steps(kiln_cuda_chain *chain, const kiln_cuda_call *c)
@@ -508,13 +292,11 @@ kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_wa
     chain->end = end;
     chain->alone = first == 0 && end == c->plan->nkernels;
     chain->barrier = barrier;
-    chain->shared = HALF_SHARED; /* what folding takes */
-    if (make_steps(chain, c) && arrange(chain, w)) {
-        fit_tiles(chain);
-        count_units(chain);
+    chain->shared = FOLDING; /* what folding takes */
+    if (make_steps(chain, c) && kiln_cuda_chain_arrange(chain, w)) {
         chain->parameter_bytes = parameter_bytes(chain);
         chain->parameters = kiln_alloc_zero(1, chain->parameter_bytes);
-        if (chain->parameters && (chain->text = kiln_cuda_chain_text(chain)))
+        if (chain->parameters)
             return chain;
     }
     kiln_cuda_chain_free(chain);
@@ -533,6 +315,23 @@ void kiln_cuda_chain_free(kiln_cuda_chain *chain)
     kiln_free(chain->text);
     kiln_free(chain->parameters);
     kiln_free(chain);
+}
+
+/* ---- Its kernel ---- */
+
+bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const void **kernel)
+{
+    *kernel = NULL;
+    if (kiln_cuda_compiles() == 0 || chain->parameter_bytes > MOST_PARAMETERS)
+        return true;
+    if (!chain->text && !(chain->text = kiln_cuda_chain_text(chain)))
+        return false;
+    return kiln_cuda_codegen_find(d, chain->text, true, kernel) &&
+           (!*kernel || kiln_cuda_ok(d,
+                                     cudaKernelSetAttributeForDevice((cudaKernel_t)(uintptr_t)*kernel,
+                                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                                     (int)chain->shared, d->index),
+                                     "shared memory is too small for a chain"));
 }
 
 /* ---- Launching ---- */

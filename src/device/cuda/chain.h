@@ -65,7 +65,7 @@ typedef struct kiln_cuda_chain {
     int64_t nwords, words_capacity;
     size_t shared;
     int64_t most_units; /* in a wave */
-    char *text;
+    char *text;         /* written when it is first asked for */
     unsigned char *parameters;
     size_t parameter_bytes;
     unsigned long long *barrier; /* on the device */
@@ -85,8 +85,16 @@ void kiln_cuda_chain_free(kiln_cuda_chain *chain);
 /* How a product of the chain is tiled, whether the chain runs or its kernels one by one; NULL for other kernels. */
 const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel);
 
+/* Its kernel; NULL as long as that is not there. False with an error. */
+bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const void **kernel);
+
 /* Puts it on the call's stream; `run`: the number of the run where the chain is alone. */
 bool kiln_cuda_chain_launch(kiln_cuda_chain *chain, const kiln_cuda_call *c, const void *kernel, uint64_t run);
+
+/* ---- The order of its steps (waves.c) ---- */
+
+/* Sets waves, strands and tiles. False with an error. */
+bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w);
 
 /* ---- Its text (chain_text.c) ---- */
 char *kiln_cuda_chain_text(const kiln_cuda_chain *chain);

@@ -1,5 +1,6 @@
-/* Generated kernels: a group's program as CUDA C (generate.c), compiled by NVRTC on a thread of its own and kept, in
- * memory and on disk (codegen.c). Until a kernel is there, and wherever NVRTC is not, the group is interpreted. */
+/* Generated kernels: a group's program or a chain as CUDA C (generate.c, chain_text.c), compiled by NVRTC on a thread
+ * of its own and kept, in memory and on disk (codegen.c). Until a kernel is there, and wherever NVRTC is not, the group
+ * is interpreted. */
 #ifndef KILN_CUDA_CODEGEN_H
 #define KILN_CUDA_CODEGEN_H
 
@@ -41,8 +42,8 @@ bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *cont
                        void *context);
 
 /* To be called, by one thread at a time, before a text is given to another thread to compile. Where it will take the
- * compiler, that is opened and compiles next to nothing, once: all it sets up is set up then, and what it has registered
- * for the end of the process comes after `at_exit`. */
+ * compiler, that is opened and compiles next to nothing, once: all it sets up is set up then, and what it has
+ * registered for the end of the process comes after `at_exit`. */
 void kiln_cuda_compiler_prepare(const char *text, int capability, void (*at_exit)(void));
 
 #endif

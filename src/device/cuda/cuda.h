@@ -1,7 +1,6 @@
-/* The CUDA device from inside: what its files share. A plan becomes one CUDA graph: every kernel of the plan has a
- * launcher that puts work on a stream while it is captured. Addresses are baked into a captured graph, so an exec keeps
- * a few graphs, one for each set of addresses it has met; run-time scalars are written to device memory by the graph's
- * first node, so they never need a new one. */
+/* The CUDA device from inside: what its files share. A plan is cut into parts (exec.h): single kernels, and chains of
+ * small ones (chain.h). A plan that is one chain is one launch; any other becomes a CUDA graph, for which every kernel
+ * of the plan has a launcher that puts work on a stream while it is captured. */
 #ifndef KILN_CUDA_CUDA_H
 #define KILN_CUDA_CUDA_H
 

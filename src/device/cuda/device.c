@@ -12,6 +12,7 @@
 #include "device/cuda/memory.h"
 #include "device/cuda/nvml.h"
 #include "device/cuda/pinned.h"
+#include "device/cuda/staging.h"
 
 /* What a kernel broke stays broken: every call from then on says so, also one that asks for nothing. */
 static bool still_works(void)
@@ -32,7 +33,6 @@ kiln_code kiln_cuda_code(kiln_cuda_device *d, cudaError_t e)
     d->lost |= !still_works();
     return d->lost ? KILN_E_LOST : KILN_E_DEVICE;
 }
-#include "device/cuda/staging.h"
 
 bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what)
 {

@@ -65,9 +65,6 @@ typedef struct kiln_cuda_exec {
 /* Whether the plan runs often enough that kernels are generated for it. */
 bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e);
 
-/* The chain's kernel, if it is there. False with an error. */
-bool kiln_cuda_chain_kernel(kiln_cuda_device *d, const kiln_cuda_chain *chain, const void **kernel);
-
 /* Launches the graph for these addresses, making it if need be, as run number `run`. With the device's lock held. */
 bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run);
 void kiln_cuda_graph_free(kiln_cuda_graph *g);

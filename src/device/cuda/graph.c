@@ -70,16 +70,6 @@ static bool note_ends(capture *c, int64_t part)
            add_nodes(&c->ends[part], at, (int64_t)n);
 }
 
-bool kiln_cuda_chain_kernel(kiln_cuda_device *d, const kiln_cuda_chain *chain, const void **kernel)
-{
-    return kiln_cuda_codegen_find(d, chain->text, true, kernel) &&
-           (!*kernel || kiln_cuda_ok(d,
-                                     cudaKernelSetAttributeForDevice((cudaKernel_t)(uintptr_t)*kernel,
-                                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                                     (int)chain->shared, d->index),
-                                     "shared memory is too small for a chain"));
-}
-
 /* The chain, or, as long as its kernel is not there, one kernel after the other. */
 static bool capture_part(capture *c, kiln_cuda_part *p)
 {

@@ -1,6 +1,6 @@
-/* The first node of every graph: numbers the run, tells the host that those before it are over, and writes run-time
- * scalars first … first+n-1 to device memory. Chains find their barriers at 0. Its parameters are set anew for each
- * run. */
+/* The first node of every graph (or several, where there are many scalars): numbers the run, tells the host that those
+ * before it are over, and writes run-time scalars first … first+n-1 to device memory. Chains find their barriers at 0.
+ * Its parameters are set anew for each run. */
 #ifndef KILN_CUDA_HEADER_H
 #define KILN_CUDA_HEADER_H
 

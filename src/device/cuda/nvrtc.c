@@ -76,13 +76,11 @@ static bool tried;
 /* Once a process: a machine without it does not get it meanwhile. */
 static bool open_nvrtc(void)
 {
-    static const kiln_cuda_symbol symbols[] = {{"nvrtcCreateProgram", (void **)&rtc.create},
-                                               {"nvrtcDestroyProgram", (void **)&rtc.destroy},
-                                               {"nvrtcCompileProgram", (void **)&rtc.compile},
-                                               {"nvrtcGetProgramLogSize", (void **)&rtc.log_size},
-                                               {"nvrtcGetProgramLog", (void **)&rtc.log},
-                                               {"nvrtcGetCUBINSize", (void **)&rtc.cubin_size},
-                                               {"nvrtcGetCUBIN", (void **)&rtc.cubin}};
+    static const kiln_cuda_symbol symbols[] = {
+        {"nvrtcCreateProgram", (void **)&rtc.create},   {"nvrtcDestroyProgram", (void **)&rtc.destroy},
+        {"nvrtcCompileProgram", (void **)&rtc.compile}, {"nvrtcGetProgramLogSize", (void **)&rtc.log_size},
+        {"nvrtcGetProgramLog", (void **)&rtc.log},      {"nvrtcGetCUBINSize", (void **)&rtc.cubin_size},
+        {"nvrtcGetCUBIN", (void **)&rtc.cubin}};
     pthread_mutex_lock(&lock);
     if (!tried) {
         tried = true;

@@ -1,6 +1,6 @@
 /* A tile of a product of f32 matrices, made by a block of KILN_CUDA_TILE_THREADS threads. Compiled ahead with small.cu
  * and as text with generated kernels; both give the same bits, whatever strides and alignment are: an element is the
- * sum of its slices in an order that the shape tells, a slice the sum of its products in ascending k, each added by one
+ * sum of its slices in an order that the tiling tells, a slice the sum of its products in ascending k, each added by one
  * fma. */
 #ifndef KILN_CUDA_TILE_CUH
 #define KILN_CUDA_TILE_CUH

@@ -71,8 +71,8 @@ typedef struct kiln_cuda_tiling {
     int64_t nanoseconds;         /* that it takes, about */
 } kiln_cuda_tiling;
 
-/* Whether products of this shape are made by tiles, and how. A function of the shape alone, so that a product has the
- * same bits wherever it is made. */
+/* Whether products of this shape are made by tiles, and how, if nothing else shares the device. A function of the shape
+ * alone; in a chain (waves.c) the tiles may be coarser. */
 bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln_cuda_tiling *t);
 
 /* The same with at most so many tiles; false also where none has so few. */
