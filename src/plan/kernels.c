@@ -222,7 +222,7 @@ static bool may_write_slot(const writer *w, const kiln_draft_value *x, const kil
     return bytes_of(x->v) == (int64_t)w->d->tr->slots[x->slot]->bytes;
 }
 
-static void add_store(writer *w, int32_t value, const kiln_kernel *k)
+static void add_store(writer *w, int32_t value, kiln_kernel *k)
 {
     kiln_draft_value *x = &w->d->values[value];
     if (x->commits && x->buffer < 0 && may_write_slot(w, x, k))
@@ -234,6 +234,7 @@ static void add_store(writer *w, int32_t value, const kiln_kernel *k)
     s->to.stride[0] = 1;
     s->to.ndim = 1;
     s->to.dense = true;
+    k->commits |= w->p->buffers[s->to.buffer].place == KILN_IN_SLOT;
 }
 
 /* ---- Kernels ---- */
@@ -370,6 +371,7 @@ static bool write_commit(writer *w, int32_t value, kiln_kernel *k)
     collapse(&g->loads[0]);
     g->stores[0] = (kiln_store){.src = 0, .to = g->loads[0]};
     g->stores[0].to.buffer = slot_buffer(w, x->slot);
+    k->commits = true;
     w->p->buffers[g->stores[0].to.buffer].last = (int32_t)w->p->nkernels;
     return true;
 }

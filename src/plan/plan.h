@@ -91,7 +91,8 @@ typedef struct kiln_kernel {
     kiln_group *group; /* pointwise and reduce kernels; the epilogue of a matmul; else NULL */
     int32_t workspace; /* buffer, -1: none */
     int64_t flops, bytes;
-    bool tf32; /* products of f32 may round their operands to TF32 */
+    bool tf32;    /* products of f32 may round their operands to TF32 */
+    bool commits; /* its group stores to a slot */
 } kiln_kernel;
 
 typedef struct kiln_plan {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "device/cuda/epilogue.h"
 #include "device/cuda/library.h"
 #include "device/cuda/memory.h"
 
@@ -18,6 +19,7 @@ static const size_t most_bytes = (size_t)32 << 20; /* of scratch: what NVIDIA ad
 
 typedef struct choice {
     kiln_cuda_product product;
+    cublasStatus_t status; /* CUBLAS_STATUS_SUCCESS, or why there is no algorithm */
     cublasLtMatmulAlgo_t algorithm;
     size_t bytes;
 } choice;
@@ -135,9 +137,21 @@ static bool describe_matrix(const struct kiln_cuda_lt *lt, cublasLtMatrixLayoutO
                CUBLAS_STATUS_SUCCESS;
 }
 
+/* What the library does at the end. Its columns are our rows, so a bias lies along them as it wants it. */
+static bool describe_end(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, const void *bias, call *x)
+{
+    uint32_t end = p->bias && p->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+                   : p->bias          ? CUBLASLT_EPILOGUE_BIAS
+                   : p->relu          ? CUBLASLT_EPILOGUE_RELU
+                                      : CUBLASLT_EPILOGUE_DEFAULT;
+    return lt->operation_set(&x->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end) == CUBLAS_STATUS_SUCCESS &&
+           (!p->bias || lt->operation_set(&x->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias) ==
+                            CUBLAS_STATUS_SUCCESS);
+}
+
 /* The library counts along columns first: to it our c is cᵀ = bᵀ · aᵀ, an operand without gaps along its last dim lies
  * as its transpose already does, a turned one has to be transposed. */
-static bool describe(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, call *x)
+static bool describe(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, const void *bias, call *x)
 {
     bool f64 = p->dtype == KILN_F64;
     cublasComputeType_t compute = f64       ? CUBLAS_COMPUTE_64F
@@ -150,6 +164,7 @@ static bool describe(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, 
                CUBLAS_STATUS_SUCCESS &&
            lt->operation_set(&x->operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) ==
                CUBLAS_STATUS_SUCCESS &&
+           describe_end(lt, p, bias, x) &&
            describe_matrix(lt, &x->first, p, p->b.turned ? p->k : p->n, p->b.turned ? p->n : p->k, p->b.ld,
                            p->b.stride) &&
            describe_matrix(lt, &x->second, p, p->a.turned ? p->m : p->k, p->a.turned ? p->k : p->m, p->a.ld,
@@ -180,27 +195,43 @@ static bool wish(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, cubl
     return ok;
 }
 
+/* Always false, with an error. */
+static bool no_algorithm(const struct kiln_cuda_lt *lt, const kiln_cuda_device *d, const choice *c)
+{
+    const kiln_cuda_product *p = &c->product;
+    return kiln_fail(KILN_E_UNSUPPORTED, "matmul",
+                     "cuda:%d: cuBLASLt has no algorithm for [%lld, %lld] · [%lld, %lld] of %s, %lld of them: %s",
+                     d->index, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n,
+                     kiln_dtype_name((kiln_dtype)p->dtype), (long long)p->batch, lt->status_text(c->status));
+}
+
+/* That there is no algorithm is an answer, which is kept like one; what it depends on is all in the product. */
 static bool choose(const struct kiln_cuda_lt *lt, const kiln_cuda_device *d, choice *c)
 {
     const kiln_cuda_product *p = &c->product;
+    /* The address of a bias is not known yet: any with as many zeros at its end says what the library looks for. */
+    const void *bias = (const void *)(uintptr_t)KILN_CUDA_BIAS_ALIGN;
     cublasLtMatmulPreferenceOpaque_t wishes;
     cublasLtMatmulHeuristicResult_t found[CHOICES];
     call x;
     int n = 0;
-    cublasStatus_t status = CUBLAS_STATUS_INVALID_VALUE;
-    if (describe(lt, p, &x) && wish(lt, p, &wishes))
-        status = lt->choose(lt->handle, &x.operation, &x.first, &x.second, &x.result, &x.result, &wishes, CHOICES,
-                            found, &n);
-    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n; i++)
+    c->bytes = 0;
+    c->status = CUBLAS_STATUS_INVALID_VALUE;
+    if (describe(lt, p, bias, &x) && wish(lt, p, &wishes))
+        c->status = lt->choose(lt->handle, &x.operation, &x.first, &x.second, &x.result, &x.result, &wishes, CHOICES,
+                               found, &n);
+    if (c->status == CUBLAS_STATUS_INVALID_VALUE || c->status == CUBLAS_STATUS_NOT_SUPPORTED)
+        return true;
+    if (c->status != CUBLAS_STATUS_SUCCESS)
+        return no_algorithm(lt, d, c);
+    for (int i = 0; i < n; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize <= most_bytes) {
             c->algorithm = found[i].algo;
             c->bytes = found[i].workspaceSize;
             return true;
         }
-    return kiln_fail(KILN_E_UNSUPPORTED, "matmul",
-                     "cuda:%d: cuBLASLt has no algorithm for [%lld, %lld] · [%lld, %lld] of %s, %lld of them: %s",
-                     d->index, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n,
-                     kiln_dtype_name((kiln_dtype)p->dtype), (long long)p->batch, lt->status_text(status));
+    c->status = CUBLAS_STATUS_NOT_SUPPORTED;
+    return true;
 }
 
 /* A copy of the choice for the product, which may have to be made. */
@@ -227,27 +258,41 @@ static bool choice_for(struct kiln_cuda_lt *lt, const kiln_cuda_device *d, const
     return ok;
 }
 
+bool kiln_cuda_lt_has(kiln_cuda_device *d, const kiln_cuda_product *p, bool *has)
+{
+    struct kiln_cuda_lt *lt = lt_of(d);
+    choice c;
+    if (!lt || !choice_for(lt, d, p, &c))
+        return false;
+    *has = c.status == CUBLAS_STATUS_SUCCESS;
+    return true;
+}
+
 bool kiln_cuda_lt_bytes(kiln_cuda_device *d, const kiln_cuda_product *p, size_t *bytes)
 {
     struct kiln_cuda_lt *lt = lt_of(d);
     choice c;
     if (!lt || !choice_for(lt, d, p, &c))
         return false;
+    if (c.status != CUBLAS_STATUS_SUCCESS)
+        return no_algorithm(lt, d, &c);
     *bytes = c.bytes;
     return true;
 }
 
 /* ---- Running ---- */
 
-bool kiln_cuda_lt_run(kiln_cuda_device *d, const kiln_cuda_product *p, const void *a, const void *b, void *c,
-                      void *workspace, size_t bytes)
+bool kiln_cuda_lt_run(kiln_cuda_device *d, const kiln_cuda_product *p, const void *a, const void *b, const void *bias,
+                      void *c, void *workspace, size_t bytes)
 {
     struct kiln_cuda_lt *lt = lt_of(d);
     choice chosen;
     call x;
     if (!lt || !choice_for(lt, d, p, &chosen))
         return false;
-    if (chosen.bytes > bytes || !describe(lt, p, &x))
+    if (chosen.status != CUBLAS_STATUS_SUCCESS)
+        return no_algorithm(lt, d, &chosen);
+    if (chosen.bytes > bytes || !describe(lt, p, bias, &x))
         return kiln_fail(KILN_E_STATE, "matmul", "cuda:%d: cuBLASLt now wants %zu bytes of scratch; there are %zu",
                          d->index, chosen.bytes, bytes);
     const float one = 1, zero = 0;

@@ -1,8 +1,10 @@
-/* Products of a plan, with or without a group that finishes them: small ones by tiles (small.h), the rest by cuBLASLt.
+/* Products of a plan, with or without a group that finishes them: small ones by tiles (small.h), the rest by cuBLASLt,
+ * which does some groups itself (epilogue.h).
  * The library takes matrices with one dim without gaps and one stride from matrix to matrix: operands that lie
  * otherwise are gathered first, and batches with more than one stride take several calls. */
 #include <string.h>
 #include "device/cuda/copy.h"
+#include "device/cuda/epilogue.h"
 #include "device/cuda/lt.h"
 #include "device/cuda/small.h"
 
@@ -35,6 +37,7 @@ typedef struct job {
     bool small;
     kiln_cuda_matrices matrices; /* of a small one; its sides are left out */
     kiln_cuda_tiling tiling;
+    kiln_cuda_epilogue end; /* what the library does of the group: all or nothing */
 } job;
 
 static size_t round_up(size_t bytes)
@@ -229,7 +232,9 @@ static kiln_cuda_product product_of(const job *j, int64_t batch, int64_t c_offse
                                .a = matrix_of(j, &j->a, batch),
                                .b = matrix_of(j, &j->b, batch),
                                .c_stride = batch > 1 ? j->c_stride[j->inner] : 0,
-                               .c_align = alignment(j, c_offset, j->c_stride)};
+                               .c_align = alignment(j, c_offset, j->c_stride),
+                               .bias = j->end.bias != NULL,
+                               .relu = j->end.relu};
 }
 
 static int64_t inner_size(const job *j)
@@ -238,9 +243,26 @@ static int64_t inner_size(const job *j)
 }
 
 /* Where the result's first element lies in its buffer; the workspace's is aligned. */
-static int64_t result_offset(const kiln_cuda_call *c)
+static int64_t result_offset(const kiln_cuda_call *c, const job *j)
 {
-    return c->kernel->group ? 0 : c->kernel->out[0].offset;
+    return j->end.to ? j->end.to->offset : c->kernel->group ? 0 : c->kernel->out[0].offset;
+}
+
+/* Lets the library do the group where it can. False with an error. */
+static bool find_end(const kiln_cuda_call *c, job *j)
+{
+    bool has = false;
+    if (!j->k || j->small || j->count != 1)
+        return true;
+    j->end = kiln_cuda_epilogue_of(c->kernel, j->n);
+    if (!j->end.to)
+        return true;
+    kiln_cuda_product p = product_of(j, 1, result_offset(c, j));
+    if (!kiln_cuda_lt_has(c->device, &p, &has))
+        return false;
+    if (!has)
+        j->end = (kiln_cuda_epilogue){0};
+    return true;
 }
 
 /* Scratch of the library's, over all calls. */
@@ -251,7 +273,7 @@ static bool library_bytes(const kiln_cuda_call *c, const job *j, size_t *bytes)
     *bytes = 0;
     for (int i = 0; i < 2; i++) {
         size_t more = 0;
-        kiln_cuda_product p = product_of(j, sizes[i], result_offset(c));
+        kiln_cuda_product p = product_of(j, sizes[i], result_offset(c, j));
         if (sizes[i] && !kiln_cuda_lt_bytes(c->device, &p, &more))
             return false;
         *bytes = more > *bytes ? more : *bytes;
@@ -262,18 +284,19 @@ static bool library_bytes(const kiln_cuda_call *c, const job *j, size_t *bytes)
 
 /* ---- Room ---- */
 
-/* The workspace: the product, where a group is to finish it; behind it first what the product takes, then what the
- * group takes. */
+/* The workspace: the product, where a group's kernel is to finish it; behind it first what the product takes, then what
+ * the group takes. */
 static size_t product_bytes(const kiln_cuda_call *c, const job *j)
 {
-    return c->kernel->group ? round_up((size_t)(j->count * j->m * j->n) * j->element) : 0;
+    return c->kernel->group && !j->end.to ? round_up((size_t)(j->count * j->m * j->n) * j->element) : 0;
 }
 
 size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c)
 {
     job j;
     size_t library = 0;
-    if (!describe(&j, c) || !kiln_cuda_enter(c->device) || (j.k && !j.small && !library_bytes(c, &j, &library)))
+    if (!describe(&j, c) || !kiln_cuda_enter(c->device) || !find_end(c, &j) ||
+        (j.k && !j.small && !library_bytes(c, &j, &library)))
         return 0; /* what is wrong is said when it is launched */
     size_t scratch = j.a.bytes + j.b.bytes + library;
     size_t group = c->kernel->group ? kiln_cuda_group_workspace(c->device, c->kernel->group) : 0;
@@ -312,6 +335,7 @@ static bool multiply(const kiln_cuda_call *c, const job *j, char *to, char *room
     size_t bytes = scratch_bytes(c, j);
     const char *a = gathered(c, j, &j->a, &c->in[0], room);
     const char *b = gathered(c, j, &j->b, &c->in[1], room + j->a.bytes);
+    const void *bias = j->end.bias ? kiln_cuda_address(c, j->end.bias) : NULL;
     void *scratch = room + j->a.bytes + j->b.bytes;
     int64_t size = inner_size(j), element = (int64_t)j->element;
     for (int64_t i = 0; i < j->count / size; i++) {
@@ -328,9 +352,9 @@ static bool multiply(const kiln_cuda_call *c, const job *j, char *to, char *room
         for (int64_t done = 0; done < size; done += MAX_BATCH) {
             int64_t batch = size - done < MAX_BATCH ? size - done : MAX_BATCH, skip = j->inner < 0 ? 0 : done;
             int64_t in = j->inner < 0 ? 0 : j->inner;
-            kiln_cuda_product p = product_of(j, batch, result_offset(c));
+            kiln_cuda_product p = product_of(j, batch, result_offset(c, j));
             if (!kiln_cuda_lt_run(c->device, &p, a + (at_a + skip * j->a.stride[in]) * element,
-                                  b + (at_b + skip * j->b.stride[in]) * element,
+                                  b + (at_b + skip * j->b.stride[in]) * element, bias,
                                   to + (at_c + skip * j->c_stride[in]) * element, scratch, bytes))
                 return false;
         }
@@ -362,11 +386,14 @@ static void multiply_guarded(const kiln_cuda_call *c, const job *j)
 
 bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
 {
-    const kiln_group *group = c->kernel->group;
     job j;
     if (!describe(&j, c))
         return true;
-    char *room = aligned(c->workspace), *to = group ? room : c->out[0].data;
+    if (!find_end(c, &j))
+        return false;
+    const kiln_group *group = j.end.to ? NULL : c->kernel->group;
+    char *room = aligned(c->workspace);
+    char *to = j.end.to ? kiln_cuda_address(c, j.end.to) : group ? room : c->out[0].data;
     room += product_bytes(c, &j);
     const int32_t *stop = group ? NULL : c->stop; /* the group heeds it */
     if (!j.k)

@@ -1,0 +1,21 @@
+/* Groups that cuBLASLt can do at the end of a product, which then goes to its place at once instead of to the workspace
+ * and through the group's kernel. Knows plans, and nothing of CUDA. */
+#ifndef KILN_CUDA_EPILOGUE_H
+#define KILN_CUDA_EPILOGUE_H
+
+#include "plan/plan.h"
+
+enum { KILN_CUDA_BIAS_ALIGN = 16 }; /* bytes that a bias's address is a multiple of: the library may read as many */
+
+/* to = the product, plus a bias, the larger of that and 0. */
+typedef struct kiln_cuda_epilogue {
+    const kiln_operand *to;   /* NULL: there is no epilogue */
+    const kiln_operand *bias; /* one element for each column of the product; NULL: none */
+    bool relu;
+} kiln_cuda_epilogue;
+
+/* What the library is to do behind the product of kernel `k`, whose rows have n elements; no epilogue where its group
+ * is another one. Looks at shapes, dtypes and offsets alone: the same before and after buffers have their places. */
+kiln_cuda_epilogue kiln_cuda_epilogue_of(const kiln_kernel *k, int64_t n);
+
+#endif
