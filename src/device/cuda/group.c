@@ -33,9 +33,10 @@ static int64_t power_of_2_from(int64_t n, int64_t limit)
 /* [kept…, reduced…], or [kept…, reduced…, kept…] when the innermost dim stays. */
 static void walk(kiln_cuda_reduction *r, const kiln_group *g, int *order)
 {
-    int n = 0, last = g->reduce_ndim, inner_from = g->reduce_ndim;
+    int n = 0, last = g->reduce_ndim;
     while (last > 0 && g->reduce_shape[last - 1] == 1)
         last--;
+    int inner_from = g->reduce_ndim;
     bool inner_stays = last > 0 && !(g->reduce_dims >> (last - 1) & 1);
     while (inner_stays && inner_from > 0 &&
            (g->reduce_shape[inner_from - 1] == 1 || !(g->reduce_dims >> (inner_from - 1) & 1)))
