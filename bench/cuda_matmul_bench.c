@@ -13,23 +13,25 @@ enum { MOST_SETS = 16 };
 static const double beyond_cache = 128e6;             /* bytes: more than the L2 of any GPU there is */
 static const size_t scratch_bytes = (size_t)64 << 20; /* for cuBLASLt */
 
-/* c[m, n] = a[m, k] · b[k, n]; a turned operand lies transposed in memory. */
+/* c[m, n] = a[m, k] · b[k, n]; a turned operand lies transposed in memory. A product may end with a bias and a relu. */
 static const struct shape {
     const char *name;
     int64_t m, n, k;
-    bool a_turned, b_turned;
+    bool a_turned, b_turned, ends;
 } shapes[] = {
-    {"1024", 1024, 1024, 1024, false, false},
-    {"2048", 2048, 2048, 2048, false, false},
-    {"4096", 4096, 4096, 4096, false, false},
-    {"8192", 8192, 8192, 8192, false, false},
-    {"gpt2 qkv", 32768, 2304, 768, false, true},
-    {"gpt2 projection", 32768, 768, 768, false, true},
-    {"gpt2 up", 32768, 3072, 768, false, true},
-    {"gpt2 down", 32768, 768, 3072, false, true},
-    {"gpt2 up, input gradient", 32768, 768, 3072, false, false},
-    {"gpt2 up, weight gradient", 3072, 768, 32768, true, false},
-    {"mlp 8192, first layer", 8192, 256, 784, false, true},
+    {"1024", 1024, 1024, 1024, false, false, false},
+    {"2048", 2048, 2048, 2048, false, false, false},
+    {"4096", 4096, 4096, 4096, false, false, false},
+    {"8192", 8192, 8192, 8192, false, false, false},
+    {"gpt2 qkv", 32768, 2304, 768, false, true, false},
+    {"gpt2 projection", 32768, 768, 768, false, true, false},
+    {"gpt2 up", 32768, 3072, 768, false, true, false},
+    {"gpt2 down", 32768, 768, 3072, false, true, false},
+    {"gpt2 up, input gradient", 32768, 768, 3072, false, false, false},
+    {"gpt2 up, weight gradient", 3072, 768, 32768, true, false, false},
+    {"mlp 8192, first layer", 8192, 256, 784, false, true, false},
+    {"mlp 8192, first layer with bias and relu", 8192, 256, 784, false, true, true},
+    {"gpt2 up with bias and relu", 32768, 3072, 768, false, true, true},
 };
 
 /* ---- Kiln ---- */
@@ -38,7 +40,7 @@ typedef struct ours {
     const struct shape *s;
     kiln_device device;
     int sets;
-    kiln_tensor *a[MOST_SETS], *b[MOST_SETS];
+    kiln_tensor *a[MOST_SETS], *b[MOST_SETS], *bias; /* bias: NULL where the product does not end with one */
 } ours;
 
 static void run_ours(void *context)
@@ -49,7 +51,8 @@ static void run_ours(void *context)
         for (int i = 0; i < o->sets; i++) {
             kiln_tensor *a = o->s->a_turned ? kiln_transpose(o->a[i], 0, 1) : o->a[i];
             kiln_tensor *b = o->s->b_turned ? kiln_transpose(o->b[i], 0, 1) : o->b[i];
-            c[i] = kiln_keep(kiln_matmul(a, b));
+            kiln_tensor *y = kiln_matmul(a, b);
+            c[i] = kiln_keep(o->bias ? kiln_relu(kiln_add(y, o->bias)) : y);
         }
     for (int i = 0; i < o->sets; i++)
         kiln_release(c[i]);
@@ -72,6 +75,7 @@ static ours make_ours(const struct shape *s, kiln_dtype dtype, kiln_device devic
         o.a[i] = random_matrix(s->m, s->k, s->a_turned, dtype);
         o.b[i] = random_matrix(s->k, s->n, s->b_turned, dtype);
     }
+    o.bias = s->ends ? kiln_keep(kiln_randn(KILN_SHAPE(s->n), dtype)) : NULL;
     kiln_eval();
     return o;
 }
@@ -82,6 +86,7 @@ static void free_ours(ours *o)
         kiln_release(o->a[i]);
         kiln_release(o->b[i]);
     }
+    kiln_release(o->bias);
     kiln_memory_trim(o->device);
 }
 
@@ -150,7 +155,7 @@ typedef struct theirs {
     cublasLtMatrixLayout_t first, second, result;
     cublasLtMatmulHeuristicResult_t choice;
     int sets;
-    CUdeviceptr a[MOST_SETS], b[MOST_SETS], c[MOST_SETS];
+    CUdeviceptr a[MOST_SETS], b[MOST_SETS], c[MOST_SETS], bias;
 } theirs;
 
 static void run_theirs(void *context)
@@ -207,6 +212,14 @@ static void describe(theirs *t, const struct shape *s, cudaDataType_t type, cubl
     LT(l, cublasLtMatrixLayoutCreate, &t->result, type, n, m, s->n);
 }
 
+static void describe_end(theirs *t)
+{
+    const library *l = t->lt;
+    const uint32_t end = CUBLASLT_EPILOGUE_RELU_BIAS;
+    LT(l, cublasLtMatmulDescSetAttribute, t->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end);
+    LT(l, cublasLtMatmulDescSetAttribute, t->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &t->bias, sizeof t->bias);
+}
+
 static void choose(theirs *t)
 {
     const library *l = t->lt;
@@ -228,6 +241,10 @@ static theirs make_theirs(cuda_peer *p, library *l, ours *o, cudaDataType_t type
 {
     theirs t = {.peer = p, .lt = l, .sets = o->sets};
     describe(&t, o->s, type, compute);
+    if (o->bias) {
+        t.bias = copy_of(p, o->bias);
+        describe_end(&t);
+    }
     choose(&t);
     for (int i = 0; i < o->sets; i++) {
         t.a[i] = copy_of(p, o->a[i]);
@@ -244,6 +261,8 @@ static void free_theirs(theirs *t)
         PEER(t->peer, cuMemFree, t->b[i]);
         PEER(t->peer, cuMemFree, t->c[i]);
     }
+    if (t->bias)
+        PEER(t->peer, cuMemFree, t->bias);
     LT(t->lt, cublasLtMatrixLayoutDestroy, t->first);
     LT(t->lt, cublasLtMatrixLayoutDestroy, t->second);
     LT(t->lt, cublasLtMatrixLayoutDestroy, t->result);
