@@ -1,4 +1,5 @@
-/* Which groups behind products are a bias, a relu, or both. */
+/* Which groups behind products are a bias. A relu is left to the group: the library's is max(x, 0), which hides a NaN.
+ */
 #include "device/cuda/epilogue.h"
 
 /* Whether the operand is one row of n elements, without gaps, that is repeated for more than one row: a single row
@@ -24,12 +25,6 @@ static bool is_bias(const kiln_operand *o, kiln_dtype dtype, int64_t n, int64_t 
            o->offset * (int64_t)kiln_dtype_size(dtype) % KILN_CUDA_BIAS_ALIGN == 0;
 }
 
-/* Whether instruction i exists, is of this row, and takes and makes numbers of the product's dtype. */
-static bool has(const kiln_group *g, int i, int row, kiln_dtype dtype)
-{
-    return i < g->ninstrs && g->instrs[i].row == row && g->instrs[i].dtype == dtype && g->instrs[i].from == dtype;
-}
-
 /* What is added to `reg`; NULL when it is no bias. */
 static const kiln_operand *added(const kiln_group *g, const kiln_instr *add, int16_t reg, kiln_dtype dtype, int64_t n)
 {
@@ -44,25 +39,13 @@ kiln_cuda_epilogue kiln_cuda_epilogue_of(const kiln_kernel *k, int64_t n)
     const kiln_cuda_epilogue none = {0};
     const kiln_group *g = k->group;
     kiln_dtype dtype = (kiln_dtype)k->in[0].dtype;
-    kiln_cuda_epilogue e = {0};
-    int done = 0;
     /* A fault keeps slots from being written, which the library cannot be told; it has no epilogues in f64. */
     if (!g || g->head < 0 || g->reduces || g->nstores != 1 || k->commits || dtype == KILN_F64)
         return none;
-    int16_t reg = g->head;
-    if (has(g, done, KILN_PW_add, dtype)) {
-        e.bias = added(g, &g->instrs[done], reg, dtype, n);
-        if (!e.bias)
-            return none;
-        reg = g->instrs[done++].dst;
-    }
-    if (has(g, done, KILN_PW_relu, dtype) && g->instrs[done].src[0] == reg) {
-        e.relu = true;
-        reg = g->instrs[done++].dst;
-    }
+    const kiln_instr *add = &g->instrs[0];
     const kiln_store *s = &g->stores[0];
-    if (!done || done < g->ninstrs || s->src != reg || s->to.dtype != dtype || !s->to.dense)
+    if (g->ninstrs != 1 || add->row != KILN_PW_add || add->dtype != dtype || add->from != dtype)
         return none;
-    e.to = &s->to;
-    return e;
+    kiln_cuda_epilogue e = {.to = &s->to, .bias = added(g, add, g->head, dtype, n)};
+    return e.bias && s->src == add->dst && s->to.dtype == dtype && s->to.dense ? e : none;
 }

@@ -7,11 +7,10 @@
 
 enum { KILN_CUDA_BIAS_ALIGN = 16 }; /* bytes that a bias's address is a multiple of: the library may read as many */
 
-/* to = the product, plus a bias, the larger of that and 0. */
+/* to = the product plus a bias. */
 typedef struct kiln_cuda_epilogue {
     const kiln_operand *to;   /* NULL: there is no epilogue */
-    const kiln_operand *bias; /* one element for each column of the product; NULL: none */
-    bool relu;
+    const kiln_operand *bias; /* one element for each column of the product */
 } kiln_cuda_epilogue;
 
 /* What the library is to do behind the product of kernel `k`, whose rows have n elements; no epilogue where its group

@@ -140,10 +140,7 @@ static bool describe_matrix(const struct kiln_cuda_lt *lt, cublasLtMatrixLayoutO
 /* What the library does at the end. Its columns are our rows, so a bias lies along them as it wants it. */
 static bool describe_end(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, const void *bias, call *x)
 {
-    uint32_t end = p->bias && p->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
-                   : p->bias          ? CUBLASLT_EPILOGUE_BIAS
-                   : p->relu          ? CUBLASLT_EPILOGUE_RELU
-                                      : CUBLASLT_EPILOGUE_DEFAULT;
+    uint32_t end = p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     return lt->operation_set(&x->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end) == CUBLAS_STATUS_SUCCESS &&
            (!p->bias || lt->operation_set(&x->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias) ==
                             CUBLAS_STATUS_SUCCESS);

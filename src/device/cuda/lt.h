@@ -16,7 +16,7 @@ typedef struct kiln_cuda_product {
     int64_t m, n, k, batch;
     kiln_cuda_matrix a, b;
     int64_t c_stride, c_align;
-    int64_t bias, relu; /* 0 or 1. Biases are aligned to KILN_CUDA_BIAS_ALIGN (epilogue.h) */
+    int64_t bias; /* 0 or 1. Biases are aligned to KILN_CUDA_BIAS_ALIGN (epilogue.h) */
 } kiln_cuda_product;
 
 /* Whether the library has an algorithm for the product; it may lack one that finishes it. False with an error. */

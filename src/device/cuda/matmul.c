@@ -233,8 +233,7 @@ static kiln_cuda_product product_of(const job *j, int64_t batch, int64_t c_offse
                                .b = matrix_of(j, &j->b, batch),
                                .c_stride = batch > 1 ? j->c_stride[j->inner] : 0,
                                .c_align = alignment(j, c_offset, j->c_stride),
-                               .bias = j->end.bias != NULL,
-                               .relu = j->end.relu};
+                               .bias = j->end.bias != NULL};
 }
 
 static int64_t inner_size(const job *j)
