@@ -100,6 +100,12 @@ uint64_t kiln_fail_count(void)
     return raised;
 }
 
+void kiln_fail_forget(uint64_t count)
+{
+    kiln_error_clear();
+    raised = count;
+}
+
 bool kiln_ok(void)
 {
     return !mine || mine->error.code == KILN_OK;

@@ -81,10 +81,11 @@ bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding)
 {
     void *dev;
     const kiln_device_table *table = kiln_device_open(plan->device, &dev);
+    uint64_t failures = kiln_fail_count();
     bool was_ok = kiln_ok(), ok = table && table->run(dev, plan->exec, binding);
     if (ok || !was_ok || !table || !may_find_more(table, dev) || !kiln_memory_trim(plan->device))
         return ok;
-    kiln_error_clear();
+    kiln_fail_forget(failures);
     return table->run(dev, plan->exec, binding);
 }
 

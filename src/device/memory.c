@@ -156,6 +156,7 @@ static bool take_fresh(pool *p, size_t size, kiln_block *block, bool *limited)
     if (!KILN_GROW(p->cached, p->capacity, p->blocks + 1)) /* now, so that giving the block back cannot fail */
         return false;
     bool was_ok = kiln_ok();
+    uint64_t failures = kiln_fail_count();
     block->address = allocate(p, size, limited);
     if (!block->address && p->stats.cached) { /* perhaps what is cached stands in the way */
         trim(p);
@@ -164,7 +165,7 @@ static bool take_fresh(pool *p, size_t size, kiln_block *block, bool *limited)
     if (!block->address)
         return false;
     if (was_ok)
-        kiln_error_clear(); /* of a first attempt */
+        kiln_fail_forget(failures); /* of a first attempt */
     block->size = size;
     p->blocks++;
     p->stats.allocations++;
