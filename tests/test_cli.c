@@ -466,7 +466,7 @@ static void test_gpu(void **state)
     expect(0, "\"tf32\": true", "head -1 fast/log.jsonl");
     expect(0, "accuracy", "$SHOW_GPUS $K eval gpu --device cuda");
     expect(0, "accuracy", "$SHOW_GPUS $K eval gpu --device cpu");
-    expect(71, "needs", "$SHOW_GPUS $K train --data digits:100 --mem-limit 1100K --save x");
+    expect(71, "takes for itself", "$SHOW_GPUS $K train --data digits:100 --mem-limit 1100K --save x");
     expect(0, "the step", "$SHOW_GPUS $K plan --device cuda");
 }
 
