@@ -79,7 +79,7 @@ static void cut_columns(kiln_cuda_reduction *r)
     int64_t quads = ceil_div(r->inner, 4), lanes = power_of_2_from(quads, 32);
     int64_t lines = at_least(power_of_2_from(r->reduced, 256 / lanes), 32 / lanes);
     int64_t blocks = r->outer * ceil_div(quads, lanes);
-    int64_t chunks = at_most(ceil_div(512, at_least(blocks, 1)), ceil_div(r->reduced, lines * 16));
+    int64_t chunks = at_most(ceil_div(512, at_least(blocks, 1)), ceil_div(r->reduced, lines * 8));
     chunks = at_least(at_least(chunks, ceil_div(r->reduced, lines * 128)), 1);
     r->lanes = (int32_t)lanes;
     r->threads = (int32_t)(lanes * lines);
