@@ -151,7 +151,7 @@ static void fill_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w, const i
 static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
     set_waves(chain, w);
-    int64_t *times = kiln_alloc_zero((size_t)chain->nwaves + 1, sizeof *times);
+    int64_t *times = kiln_alloc_zero((size_t)chain->nsteps + 2, sizeof *times); /* never more waves than steps */
     if (!times)
         return false;
     find_latest(chain, w);
