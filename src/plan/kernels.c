@@ -256,7 +256,8 @@ static bool kernel_of_node(writer *w, int32_t number, kiln_kernel *k)
     k->out = KILN_ARENA_NEW(d->pool, kiln_operand, n->nout);
     if (!ints || !k->in || !k->out)
         return false;
-    memcpy(ints, d->tr->ints + n->ints, (size_t)n->nints * sizeof *ints);
+    for (int i = 0; i < n->nints; i++)
+        ints[i] = d->tr->ints[n->ints + i];
     for (int i = 0; i < n->nin; i++)
         k->in[i] = window(w, kiln_draft_in(d, n, i));
     return true;

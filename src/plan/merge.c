@@ -81,7 +81,7 @@ static bool same_window(const kiln_draft *d, int32_t a, int32_t b)
 static bool same_node(const kiln_draft *d, const kiln_node *a, const kiln_node *b)
 {
     if (a->op != b->op || a->nin != b->nin || a->nints != b->nints ||
-        memcmp(d->tr->ints + a->ints, d->tr->ints + b->ints, (size_t)a->nints * sizeof *d->tr->ints) != 0)
+        (a->nints && memcmp(d->tr->ints + a->ints, d->tr->ints + b->ints, (size_t)a->nints * sizeof *d->tr->ints) != 0))
         return false;
     for (int i = 0; i < a->nin; i++) {
         int32_t x = kiln_draft_in(d, a, i), y = kiln_draft_in(d, b, i);

@@ -12,8 +12,7 @@
 
 enum { LONGEST_CHAIN = 64 }; /* kernels: compiling takes about as much longer as there are more */
 
-/* With `parts` NULL they are only counted. */
-static int64_t cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part *parts)
+int64_t kiln_cuda_cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part *parts)
 {
     int64_t n = 0;
     bool open = false;
@@ -35,12 +34,12 @@ static int64_t cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part *p
 
 static bool make_parts(kiln_cuda_device *d, kiln_cuda_exec *e)
 {
-    int64_t n = cut(d, e->plan, NULL);
+    int64_t n = kiln_cuda_cut(d, e->plan, NULL);
     e->parts = kiln_alloc_zero((size_t)n + 1, sizeof *e->parts);
     e->part_of = kiln_alloc((size_t)e->plan->nkernels + 1, sizeof *e->part_of);
     if (!e->parts || !e->part_of || !kiln_cuda_find_waits(&e->waits, e->plan))
         return false;
-    e->nparts = cut(d, e->plan, e->parts);
+    e->nparts = kiln_cuda_cut(d, e->plan, e->parts);
     for (int64_t i = 0; i < n; i++)
         for (int32_t k = e->parts[i].first; k < e->parts[i].end; k++)
             e->part_of[k] = (int32_t)i;

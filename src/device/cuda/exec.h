@@ -34,6 +34,9 @@ typedef struct kiln_cuda_part {
     kiln_cuda_chain *chain; /* made with the first run; NULL: none */
 } kiln_cuda_part;
 
+/* Cuts a plan into parts and returns how many there are; `parts` has room for as many as kernels, or is NULL. */
+int64_t kiln_cuda_cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part *parts);
+
 typedef struct kiln_cuda_graph { /* of one set of addresses */
     kiln_address *addresses;     /* slots, outputs, arena */
     cudaGraph_t graph;

@@ -1,0 +1,204 @@
+/* A CUDA device that lowers plans and runs nothing: every chain of a plan is written and compiled, for the capabilities
+ * that Kiln's own kernels are built for, on a machine that has the compiler and no GPU. It is made of the real plugin's
+ * files but device.c. Lowering fails with the compiler's words where a text does not compile. */
+#include <stdlib.h>
+#include <string.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "device/cuda/codegen.h"
+#include "device/cuda/exec.h"
+
+/* ---- What device.c would be ---- */
+
+kiln_code kiln_cuda_code(kiln_cuda_device *d, cudaError_t e)
+{
+    (void)d;
+    return e == cudaErrorMemoryAllocation ? KILN_E_MEMORY : KILN_E_DEVICE;
+}
+
+bool kiln_cuda_ok(kiln_cuda_device *d, cudaError_t e, const char *what)
+{
+    return e == cudaSuccess || kiln_fail(kiln_cuda_code(d, e), NULL, "%s", what);
+}
+
+bool kiln_cuda_has_memory(kiln_cuda_device *d, cudaError_t e)
+{
+    return kiln_cuda_ok(d, e, "no memory");
+}
+
+bool kiln_cuda_enter(kiln_cuda_device *d)
+{
+    (void)d;
+    return true;
+}
+
+bool kiln_cuda_idle(kiln_cuda_device *d)
+{
+    (void)d;
+    return true;
+}
+
+static int count(char *why, size_t size)
+{
+    (void)why;
+    (void)size;
+    return 1;
+}
+
+static bool describe(int index, kiln_device_info *info)
+{
+    (void)index;
+    info->memory_total = info->memory_free = UINT64_C(1) << 40;
+    return true;
+}
+
+static void *open_device(int index)
+{
+    kiln_cuda_device *d = kiln_alloc_zero(1, sizeof *d);
+    if (!d)
+        return NULL;
+    d->index = index;
+    d->multiprocessors = 132;
+    d->capability = 90;
+    return d;
+}
+
+static void close_device(void *dev)
+{
+    kiln_free(dev);
+}
+
+static kiln_address allocate(void *dev, size_t bytes)
+{
+    (void)dev;
+    return (kiln_address)(uintptr_t)kiln_alloc_aligned(bytes);
+}
+
+static void release(void *dev, kiln_address address, size_t bytes)
+{
+    (void)dev;
+    (void)bytes;
+    kiln_free((void *)(uintptr_t)address);
+}
+
+static bool copy_in(void *dev, kiln_address to, const void *from, size_t bytes)
+{
+    (void)dev;
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return true;
+}
+
+static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
+{
+    (void)dev;
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return true;
+}
+
+/* ---- Lowering ---- */
+
+static int chains, whole_steps;
+
+KILN_PLUGIN_API int fake_chains(void); /* how many were compiled; those that were a whole plan */
+KILN_PLUGIN_API int fake_whole_steps(void);
+
+int fake_chains(void)
+{
+    return chains;
+}
+
+int fake_whole_steps(void)
+{
+    return whole_steps;
+}
+
+static bool take(void *context, const void *cubin, size_t bytes)
+{
+    (void)context;
+    (void)cubin;
+    return bytes > 0;
+}
+
+static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, const kiln_cuda_part *p)
+{
+    unsigned long long barrier;
+    kiln_cuda_chain *chain = kiln_cuda_chain_new(c, w, p->first, p->end, &barrier);
+    char *text = chain ? kiln_cuda_chain_text(chain) : NULL;
+    bool ok = text && kiln_cuda_compile(text, 80, take, NULL) && kiln_cuda_compile(text, 90, take, NULL);
+    chains += ok;
+    whole_steps += ok && chain->alone;
+    kiln_free(text);
+    kiln_cuda_chain_free(chain);
+    return ok;
+}
+
+/* With addresses that differ, as those of real memory do. */
+static bool compile_plan(kiln_cuda_device *d, const kiln_plan *plan, kiln_address *addresses, kiln_cuda_part *parts)
+{
+    kiln_cuda_waits w;
+    bool ok = kiln_cuda_find_waits(&w, plan);
+    for (int32_t i = 0; i < plan->nslots + plan->noutputs; i++)
+        addresses[i] = (kiln_address)(i + 2) << 32;
+    kiln_binding b = {.slots = addresses, .outputs = addresses + plan->nslots, .arena = (kiln_address)1 << 32};
+    int64_t n = kiln_cuda_cut(d, plan, parts);
+    for (int64_t i = 0; ok && i < n; i++) {
+        kiln_cuda_call c;
+        kiln_cuda_make_call(&c, d, plan, &plan->kernels[parts[i].first], &b, NULL);
+        ok = parts[i].end - parts[i].first < 2 || compile_part(&c, &w, &parts[i]);
+    }
+    kiln_cuda_free_waits(&w);
+    return ok;
+}
+
+static void *lower(void *dev, const kiln_plan *plan)
+{
+    kiln_address *addresses = kiln_alloc((size_t)plan->nslots + (size_t)plan->noutputs + 1, sizeof *addresses);
+    kiln_cuda_part *parts = kiln_alloc_zero((size_t)plan->nkernels + 1, sizeof *parts);
+    bool ok = addresses && parts && compile_plan(dev, plan, addresses, parts);
+    kiln_free(addresses);
+    kiln_free(parts);
+    return ok ? dev : NULL;
+}
+
+static void dispose(void *dev, void *exec)
+{
+    (void)dev;
+    (void)exec;
+}
+
+static bool run(void *dev, void *exec, const kiln_binding *b)
+{
+    (void)dev;
+    (void)exec;
+    (void)b;
+    return true;
+}
+
+static bool wait_for_nothing(void *dev)
+{
+    (void)dev;
+    return true;
+}
+
+static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
+                                        .kind = "cuda",
+                                        .roomy = 32 << 20,
+                                        .count = count,
+                                        .describe = describe,
+                                        .open = open_device,
+                                        .close = close_device,
+                                        .allocate = allocate,
+                                        .release = release,
+                                        .copy_in = copy_in,
+                                        .copy_out = copy_out,
+                                        .supports = kiln_cuda_supports,
+                                        .lower = lower,
+                                        .dispose = dispose,
+                                        .run = run,
+                                        .wait = wait_for_nothing};
+
+KILN_PLUGIN_API const kiln_device_table *kiln_device_plugin(void);
+const kiln_device_table *kiln_device_plugin(void)
+{
+    return &table;
+}
