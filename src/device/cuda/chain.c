@@ -64,7 +64,7 @@ static bool can_be_step(const kiln_cuda_call *c)
     if (k->group)
         return k->group->count > 0;
     if (is(k, "take_samples"))
-        return kiln_count(k->out[0].ndim, k->out[0].shape) > 0;
+        return kiln_cuda_count_of(&c->out[0]) > 0;
     if (k->in[0].dtype != KILN_F32)
         return false;
     if (is_softmax(k)) {
