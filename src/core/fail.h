@@ -21,9 +21,10 @@ enum { KILN_TEXT = 200 };
 char *kiln_text(void);
 
 /* Counts errors ever raised in this thread, also those that did not become "the first": tells whether a call failed. */
-uint64_t kiln_fail_count(void);
+KILN_PLUGIN_API uint64_t kiln_fail_count(void);
 
-/* Forgets the error raised since the count was `count`, and that it was raised: a second attempt went well. */
-void kiln_fail_forget(uint64_t count);
+/* Forgets the error raised since the count was `count`, and that it was raised: a second attempt went well,
+ * or it was nobody's. */
+KILN_PLUGIN_API void kiln_fail_forget(uint64_t count);
 
 #endif

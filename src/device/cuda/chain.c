@@ -1,4 +1,4 @@
-/* Chains: which kernels can be steps, in which wave each runs, and launching. */
+/* Chains: which kernels can be steps, what each needs, and launching. Their order is set by waves.c. */
 #include "device/cuda/chain.h"
 #include <string.h>
 #include "core/alloc.h"
@@ -65,7 +65,7 @@ static bool can_be_step(const kiln_cuda_call *c)
         return k->group->count > 0;
     if (is(k, "take_samples"))
         return kiln_cuda_count_of(&c->out[0]) > 0;
-    if (k->in[0].dtype != KILN_F32)
+    if (!k->nin || k->in[0].dtype != KILN_F32)
         return false;
     if (is_softmax(k)) {
         extent e = extent_of(&k->in[0], k->ints[0]);

@@ -96,6 +96,10 @@ bool kiln_cuda_chain_launch(kiln_cuda_chain *chain, const kiln_cuda_call *c, con
 /* Sets waves, strands and tiles. False with an error. */
 bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w);
 
+/* What blocks take of a wave: a strand is one unit. */
+int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
+bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step);
+
 /* ---- Its text (chain_text.c) ---- */
 char *kiln_cuda_chain_text(const kiln_cuda_chain *chain);
 

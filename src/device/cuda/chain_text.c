@@ -198,27 +198,16 @@ static void say_strand(author *a, int64_t begin, int32_t wave, int32_t strand)
         }
 }
 
-static bool begins_strand(const kiln_cuda_chain *c, int64_t step)
-{
-    for (int64_t i = 0; i < step; i++)
-        if (c->steps[i].wave == c->steps[step].wave && c->steps[i].strand == c->steps[step].strand)
-            return false;
-    return true;
-}
-
 /* Units of the wave are numbered: strands first, since they take longest, then the pieces of each step. */
 static void say_wave(author *a, int32_t wave)
 {
     const kiln_cuda_chain *c = a->chain;
-    int64_t units = 0, all = 0;
-    for (int64_t i = 0; i < c->nsteps; i++)
-        if (c->steps[i].wave == wave)
-            all += c->steps[i].strand < 0 ? c->steps[i].units : begins_strand(c, i);
+    int64_t units = 0, all = kiln_cuda_wave_units(c, wave);
     say(a, "    for (int64_t u = blockIdx.x; u < %lldL; u += gridDim.x) {\n", LL(all));
     for (int strands = 1; strands >= 0; strands--)
         for (int64_t i = 0; i < c->nsteps; i++) {
             const kiln_cuda_step *s = &c->steps[i];
-            if (s->wave != wave || (s->strand >= 0) != strands || (strands && !begins_strand(c, i)))
+            if (s->wave != wave || (s->strand >= 0) != strands || (strands && !kiln_cuda_begins_strand(c, i)))
                 continue;
             int64_t first = units;
             units += strands ? 1 : s->units;

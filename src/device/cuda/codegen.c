@@ -1,6 +1,6 @@
 /* Generated kernels of a device: a table of texts, and a thread that compiles them one after the other. What is
- * captured meanwhile interprets; once the thread has nothing left to do the generation changes, and graphs are captured
- * anew. Kernels of whole steps come first. */
+ * captured meanwhile interprets. Kernels of whole steps come first; after each of them, and when nothing is left to do,
+ * the generation changes and graphs are captured anew. */
 #include "device/cuda/codegen.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -116,9 +116,9 @@ static void stop_thread(struct kiln_cuda_codegen *gen)
 }
 
 /* The runtime and the compiler take themselves apart when the process ends, and a thread that still uses them would
- * meet what is half gone. What is registered last runs first: so this is registered once the compiler has set itself
- * up, and again after each kernel, since compiling may set up more. The kernel that is being compiled then is waited
- * for. */
+ * meet what is half gone. What is registered last runs first: so this is registered when the thread begins, which is
+ * after the runtime; again when the compiler has set itself up; and after each kernel, since compiling may set up more.
+ * The kernel that is being compiled then is waited for. */
 static void stop_all(void)
 {
     pthread_mutex_lock(&all_lock);

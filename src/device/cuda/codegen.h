@@ -41,7 +41,7 @@ int kiln_cuda_compiles(void);
 bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *context, const void *cubin, size_t bytes),
                        void *context);
 
-/* To be called, by one thread at a time, before a text is given to another thread to compile. Where it will take the
+/* To be called before a text is given to another thread to compile. Where it will take the
  * compiler, that is opened and compiles next to nothing, once: all it sets up is set up then, and what it has
  * registered for the end of the process comes after `at_exit`. */
 void kiln_cuda_compiler_prepare(const char *text, int capability, void (*at_exit)(void));

@@ -95,7 +95,11 @@ static bool make_memory(kiln_cuda_device *d, kiln_cuda_exec *e)
     if (!kiln_cuda_ok(d, cudaMalloc((void **)&e->scalars, n * sizeof(double)), "no memory for a step's scalars"))
         return false;
     e->barriers = (unsigned long long *)(void *)(e->scalars + scalars);
-    return kiln_cuda_ok(d, cudaMemsetAsync(e->scalars, 0, n * sizeof(double), d->stream), "memory cannot be written");
+    pthread_mutex_lock(&d->lock); /* not into a graph that another thread captures */
+    bool ok =
+        kiln_cuda_ok(d, cudaMemsetAsync(e->scalars, 0, n * sizeof(double), d->stream), "memory cannot be written");
+    pthread_mutex_unlock(&d->lock);
+    return ok;
 }
 
 void *kiln_cuda_lower(void *dev, const kiln_plan *plan)

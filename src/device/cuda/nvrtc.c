@@ -245,19 +245,26 @@ static void *find_or_compile(const char *text, int capability, size_t *bytes)
     return cubin;
 }
 
+/* What goes wrong here is met again, and passed over, by the thread that compiles: it is no error of the caller's. */
 void kiln_cuda_compiler_prepare(const char *text, int capability, void (*at_exit)(void))
 {
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     static bool prepared;
-    file_header key = header_of(text, capability);
+    uint64_t failures = kiln_fail_count();
+    bool was_ok = kiln_ok();
     size_t bytes = 0;
+    pthread_mutex_lock(&once);
+    file_header key = header_of(text, capability);
     void *cubin = prepared ? NULL : read_cubin(&key, &bytes);
     if (!cubin && !prepared && open_nvrtc()) {
         prepared = true;
         cubin = compile("__global__ void nothing() {}", capability, &bytes);
         atexit(at_exit);
     }
+    pthread_mutex_unlock(&once);
     kiln_free(cubin);
-    kiln_error_clear();
+    if (was_ok)
+        kiln_fail_forget(failures);
 }
 
 bool kiln_cuda_compile(const char *text, int capability, bool (*take)(void *context, const void *cubin, size_t bytes),

@@ -164,12 +164,20 @@ static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 
 /* ---- Tiles ---- */
 
-static int64_t units_of(const kiln_cuda_chain *chain, int32_t wave)
+bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step)
+{
+    for (int64_t i = 0; i < step; i++)
+        if (chain->steps[i].wave == chain->steps[step].wave && chain->steps[i].strand == chain->steps[step].strand)
+            return false;
+    return true;
+}
+
+int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave)
 {
     int64_t units = 0;
     for (int64_t i = 0; i < chain->nsteps; i++)
         if (chain->steps[i].wave == wave)
-            units += chain->steps[i].strand < 0 ? chain->steps[i].units : 1;
+            units += chain->steps[i].strand < 0 ? chain->steps[i].units : kiln_cuda_begins_strand(chain, i);
     return units;
 }
 
@@ -201,7 +209,7 @@ static bool coarsen_one(kiln_cuda_chain *chain, int32_t wave)
 static void fit_tiles(kiln_cuda_chain *chain)
 {
     for (int32_t wave = 0; wave < chain->nwaves; wave++)
-        while (units_of(chain, wave) > KILN_CUDA_TILE_BLOCKS && coarsen_one(chain, wave))
+        while (kiln_cuda_wave_units(chain, wave) > KILN_CUDA_TILE_BLOCKS && coarsen_one(chain, wave))
             ;
     for (int64_t i = 0; i < chain->nsteps; i++)
         if (chain->steps[i].tiling.shared > chain->shared)
@@ -217,7 +225,7 @@ const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int
 static void count_units(kiln_cuda_chain *chain)
 {
     for (int32_t wave = 0; wave < chain->nwaves; wave++) {
-        int64_t units = units_of(chain, wave);
+        int64_t units = kiln_cuda_wave_units(chain, wave);
         chain->most_units = units > chain->most_units ? units : chain->most_units;
     }
 }
