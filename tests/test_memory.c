@@ -7,6 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "support/train.h"
+#include "tensor/memory.h"
 
 enum { IN = 64, HIDDEN = 96, CLASSES = 10, BATCH = 512 };
 
@@ -133,6 +134,26 @@ static void test_step_figures(void **state)
     (void)state;
     check_step_figures(KILN_CPU);
     check_step_figures(sim0);
+}
+
+/* Whoever asks for the same gets it at the same addresses, in whatever order it was given back. */
+static void test_same_addresses(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    static const size_t bytes[N] = {4096, 4096, 5000, 4096, 5000, 4096};
+    static const int orders[][N] = {{0, 1, 2, 3, 4, 5}, {5, 4, 3, 2, 1, 0}, {3, 0, 4, 5, 2, 1}, {1, 2, 0, 4, 5, 3}};
+    kiln_address first[N] = {0};
+    for (int round = 0; round < 4; round++) {
+        kiln_block blocks[N];
+        for (int i = 0; i < N; i++) {
+            assert_true(kiln_memory_take(sim0, bytes[i], &blocks[i]));
+            first[i] = round > 1 ? first[i] : blocks[i].address; /* of the second: the first has found none */
+            assert_true(blocks[i].address == first[i]);
+        }
+        for (int i = 0; i < N; i++)
+            kiln_memory_give(sim0, blocks[orders[round][i]]);
+    }
 }
 
 /* Steps of all sizes share one arena: what is kept for them is what the largest one needs. */
@@ -487,6 +508,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_figures, restore),
         cmocka_unit_test_teardown(test_step_figures, restore),
+        cmocka_unit_test_teardown(test_same_addresses, restore),
         cmocka_unit_test_teardown(test_arena_is_shared, restore),
         cmocka_unit_test_teardown(test_scopes, restore),
         cmocka_unit_test_teardown(test_limit_on_tensors, restore),

@@ -10,7 +10,7 @@
 #include "tensor/memory.h"
 
 typedef struct pool {
-    kiln_block *cached; /* by size */
+    kiln_block *cached; /* by size, then by address */
     int64_t ncached, capacity;
     int64_t blocks; /* taken from the device: cached ones and those in use. `cached` has room for all of them */
     uint64_t slack; /* blocks in use are larger than what counts as in use by so much in all */
@@ -76,13 +76,16 @@ static pool *lock_unopened(kiln_device device)
 
 /* ---- Blocks ---- */
 
-/* The first cached block of at least `size`. */
-static int64_t lower_bound(const pool *p, size_t size)
+/* The first cached block of at least `size`, of that size from `address` on. Which of equal blocks is taken must not
+ * depend on the order they were given back in: steps that want the same then get it at the same addresses each time,
+ * and devices that bake addresses in have to do so once. */
+static int64_t lower_bound(const pool *p, size_t size, kiln_address address)
 {
     int64_t low = 0, high = p->ncached;
     while (low < high) {
         int64_t middle = (low + high) / 2;
-        if (p->cached[middle].size < size)
+        const kiln_block *b = &p->cached[middle];
+        if (b->size < size || (b->size == size && b->address < address))
             low = middle + 1;
         else
             high = middle;
@@ -92,7 +95,7 @@ static int64_t lower_bound(const pool *p, size_t size)
 
 static bool take_cached(pool *p, size_t size, kiln_block *block)
 {
-    int64_t i = lower_bound(p, size);
+    int64_t i = lower_bound(p, size, 0);
     /* A much larger block serves someone else better. Under a limit nothing may be wasted, since what was found to fit
      * has to fit. */
     if (i == p->ncached || p->cached[i].size > (p->stats.limit ? size : size + size / 2))
@@ -224,7 +227,7 @@ void kiln_memory_give(kiln_device device, kiln_block block)
         p->table->release(p->dev, block.address, block.size);
         p->blocks--;
     } else {
-        int64_t i = lower_bound(p, block.size);
+        int64_t i = lower_bound(p, block.size, block.address);
         memmove(p->cached + i + 1, p->cached + i, (size_t)(p->ncached - i) * sizeof *p->cached);
         p->cached[i] = block;
         p->ncached++;

@@ -1,4 +1,5 @@
-/* Convolution and its two adjoints: by cuDNN where it takes the shape, by the plain kernels where it does not. */
+/* Convolution and its two adjoints: gradients of few weights by a kernel of our own, the rest by cuDNN where it takes
+ * the shape, by the plain kernels where it does not. */
 #include "device/cuda/dnn.h"
 
 enum { ALIGNMENT = 256 }; /* of cuDNN's scratch; buffers are aligned to less */
@@ -36,7 +37,9 @@ static size_t workspace(const kiln_cuda_call *c, kiln_cuda_conv_kind kind)
 {
     kiln_cuda_conv s = shape_of(c, kind);
     bool takes;
-    size_t bytes;
+    size_t bytes = sums_nothing(c) ? 0 : kiln_cuda_few_weights_bytes(&s);
+    if (bytes)
+        return bytes;
     if (sums_nothing(c) || !kiln_cuda_enter(c->device) ||
         !kiln_cuda_dnn_bytes(c->device, c->name, &s, &takes, &bytes) || !bytes)
         return 0; /* what is wrong is said when it is launched */
@@ -63,6 +66,10 @@ static bool launch(const kiln_cuda_call *c, kiln_cuda_conv_kind kind)
     if (sums_nothing(c)) {
         kiln_cuda_zero(c->stream, out, (size_t)kiln_cuda_count_of(&c->out[0]) * kiln_dtype_size(c->out[0].dtype),
                        c->stop);
+        return kiln_cuda_launched(c);
+    }
+    if (!c->stop && kiln_cuda_few_weights_bytes(&s)) {
+        kiln_cuda_few_weights(c->stream, &s, &data, c->workspace);
         return kiln_cuda_launched(c);
     }
     if (!c->stop) {

@@ -52,6 +52,11 @@ typedef struct kiln_cuda_conv_data {
 void kiln_cuda_plain_conv(cudaStream_t stream, const kiln_cuda_conv *s, const kiln_cuda_conv_data *data,
                           const int32_t *stop);
 
+/* The gradient of few weights: scratch bytes where the convolution is such a one, else 0; and making it. */
+size_t kiln_cuda_few_weights_bytes(const kiln_cuda_conv *s);
+void kiln_cuda_few_weights(cudaStream_t stream, const kiln_cuda_conv *s, const kiln_cuda_conv_data *data,
+                           void *workspace);
+
 #ifdef __cplusplus
 }
 #endif

@@ -109,7 +109,6 @@ void *kiln_cuda_lower(void *dev, const kiln_plan *plan)
     if (!e)
         return NULL;
     e->plan = plan;
-    e->nheaders = plan->nscalars > 0 ? (plan->nscalars + KILN_CUDA_HEADER - 1) / KILN_CUDA_HEADER : 1;
     if (make_parts(d, e) && make_memory(d, e))
         return e;
     kiln_cuda_dispose(d, e);

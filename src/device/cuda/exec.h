@@ -40,10 +40,9 @@ int64_t kiln_cuda_cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part
 typedef struct kiln_cuda_graph { /* of one set of addresses */
     kiln_address *addresses;     /* slots, outputs, arena */
     cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaGraphNode_t *headers;
-    bool compiling;      /* kernels were asked for when it was captured */
-    uint64_t generation; /* which generated kernels were there when it was captured */
+    cudaGraphExec_t exec; /* NULL: the addresses were met, and that is all */
+    bool compiling;       /* kernels were asked for when it was captured */
+    uint64_t generation;  /* which generated kernels were there when it was captured */
     uint64_t used;
 } kiln_cuda_graph;
 
@@ -59,16 +58,17 @@ typedef struct kiln_cuda_exec {
     unsigned long long *barriers; /* on the device: one a part */
     const void *whole;            /* the kernel of a chain that is the whole plan; NULL: not there (yet) */
     uint64_t asked;               /* for it: in which generation; 0: never */
-    int nheaders;
     uint64_t runs;
     kiln_cuda_graph graphs[KILN_CUDA_GRAPHS];
     uint64_t clock;
+    uint64_t strangers; /* runs up to the last one with addresses that none of `graphs` knew */
 } kiln_cuda_exec;
 
 /* Whether the plan runs often enough that kernels are generated for it. */
 bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e);
 
-/* Launches the graph for these addresses, making it if need be, as run number `run`. With the device's lock held. */
+/* Launches the graph for these addresses, making it if need be, as run number `run`; or, where addresses never come
+ * again, what it would consist of. With the device's lock held. */
 bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run);
 void kiln_cuda_graph_free(kiln_cuda_graph *g);
 

@@ -1,6 +1,6 @@
 /* What a launcher gets: operands as device addresses, attributes, scratch memory, a stream. It puts kernels (or calls
- * of a library) on the stream, which is being captured into a graph: it must not wait, copy to the host, allocate, or
- * look at anything that differs between runs. Grids and sums depend on the plan alone; no float atomics.
+ * of a library) on the stream, which as a rule is captured into a graph: it must not wait, copy to the host, allocate,
+ * or look at anything that differs between runs. Grids and sums depend on the plan alone; no float atomics.
  *
  * Read by C and by CUDA sources alike, so it knows nothing of plans: those are in cuda.h, for C alone. */
 #ifndef KILN_CUDA_LAUNCH_H

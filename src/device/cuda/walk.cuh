@@ -12,7 +12,7 @@
 #include "device/cuda/walk.h"
 
 /* Waits for what was launched before, where it was launched without waiting itself (the next one can come as near from
- * now on), and does what a graph's first node does. True when an earlier run was stopped and this one must write no slot. */
+ * now on), and does what a graph's header does. True when an earlier run was stopped and this one must write no slot. */
 KILN_PW_INLINE bool begin(const kiln_cuda_walk &c)
 {
 #if __CUDA_ARCH__ >= 900
