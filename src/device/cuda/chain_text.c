@@ -38,16 +38,21 @@ static kiln_cuda_naming naming_of(const author *a, const kiln_cuda_step *s)
 
 /* ---- Declarations ---- */
 
+/* As batch.h lays them out. Steps see those of their run. */
 static void say_parameters(author *a)
 {
     const kiln_cuda_chain *c = a->chain;
     kiln_cuda_say_dtypes(&a->w);
-    say(a, "#include \"device/cuda/walk.cuh\"\n\nstruct parameters { kiln_cuda_walk c; ");
-    if (!c->alone)
-        say(a, "const double *scalars; ");
-    else if (c->nwords)
-        say(a, "uint64_t words[%lld]; ", LL(c->nwords));
-    say(a, "void *data[%lld]; };\n", LL(c->npointers));
+    say(a, "#include \"device/cuda/walk.cuh\"\n\n");
+    if (!c->alone) {
+        say(a, "struct parameters { kiln_cuda_walk c; void *data[%lld]; const double *scalars; };\n", LL(c->npointers));
+        return;
+    }
+    say(a, "struct batch { kiln_cuda_walk c; void *data[%d][%lld]; ", c->batch.most_sets, LL(c->npointers));
+    if (c->nwords)
+        say(a, "uint64_t words[%d][%lld]; ", c->batch.most, LL(c->nwords));
+    say(a, "uint8_t set[%d]; };\n", c->batch.most);
+    say(a, "struct parameters { kiln_cuda_walk c; void *const *data; const uint64_t *words; };\n");
 }
 
 /* Where a product's addresses are: a, b and, without a group, the result. */
@@ -223,6 +228,27 @@ static void say_wave(author *a, int32_t wave)
     say(a, "        __syncthreads();\n    }\n");
 }
 
+static void say_waves(author *a)
+{
+    for (int wave = 0; wave < a->chain->nwaves; wave++) {
+        say_wave(a, wave);
+        if (wave + 1 < a->chain->nwaves)
+            say(a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
+    }
+}
+
+/* One run after the other, with a barrier between them as between waves. */
+static void say_runs(author *a)
+{
+    const kiln_cuda_chain *c = a->chain;
+    say(a,
+        "#pragma unroll 1\n    for (unsigned run = 0; run < all.c.runs; run++) {\n"
+        "    const parameters k = {begin_run(all.c, run, %d), all.data[all.set[run]], %s};\n",
+        c->nwaves, c->nwords ? "all.words[run]" : "0");
+    say_waves(a);
+    say(a, "    if (run + 1 < all.c.runs)\n        stopped = barrier(k.c, %d, stopped);\n    }\n", c->nwaves);
+}
+
 char *kiln_cuda_chain_text(const kiln_cuda_chain *chain)
 {
     author a = {.chain = chain};
@@ -235,15 +261,13 @@ char *kiln_cuda_chain_text(const kiln_cuda_chain *chain)
             say_shape(&a, s);
     }
     say(&a,
-        "\nextern \"C\" __global__ void __launch_bounds__(%d, 1) kiln_generated(const __grid_constant__ parameters "
-        "k)\n{\n"
-        "    extern __shared__ __align__(16) uint64_t scratch[];\n    bool stopped = begin(k.c);\n",
-        KILN_CUDA_WALK_THREADS);
-    for (int wave = 0; wave < chain->nwaves; wave++) {
-        say_wave(&a, wave);
-        if (wave + 1 < chain->nwaves)
-            say(&a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
-    }
+        "\nextern \"C\" __global__ void __launch_bounds__(%d, 1) kiln_generated(const __grid_constant__ %s)\n{\n"
+        "    extern __shared__ __align__(16) uint64_t scratch[];\n    bool stopped = begin(%s);\n",
+        KILN_CUDA_WALK_THREADS, chain->alone ? "batch all" : "parameters k", chain->alone ? "all.c" : "k.c");
+    if (chain->alone)
+        say_runs(&a);
+    else
+        say_waves(&a);
     say(&a, "}\n");
     return kiln_cuda_written(&a.w);
 }

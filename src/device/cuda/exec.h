@@ -13,8 +13,8 @@ void *kiln_cuda_lower(void *dev, const kiln_plan *plan);
 void kiln_cuda_dispose(void *dev, void *exec);
 bool kiln_cuda_run(void *dev, void *exec, const kiln_binding *binding);
 
-/* Called when the stream is idle: lets go of finished runs; if one met a bad index, it and all that were given after it
- * have failed, and the error says so. */
+/* Waits until all that was given is over and lets go of finished runs; if one met a bad index, it and all that were
+ * given after it have failed, and the error says so. */
 bool kiln_cuda_settle(kiln_cuda_device *d);
 
 /* ---- Calls ---- */

@@ -55,7 +55,7 @@ static bool set_before(capture *c, const kiln_cuda_part *p)
     if (!c->before.n && !add_nodes(&c->before, c->g->headers, c->e->nheaders))
         return false;
     return kiln_cuda_ok(c->d,
-                        cudaStreamUpdateCaptureDependencies(c->d->stream, c->before.at, NULL, (size_t)c->before.n,
+                        cudaStreamUpdateCaptureDependencies(c->d->run_stream, c->before.at, NULL, (size_t)c->before.n,
                                                             cudaStreamSetCaptureDependencies),
                         "nodes of a step cannot wait for each other");
 }
@@ -65,7 +65,7 @@ static bool note_ends(capture *c, int64_t part)
     enum cudaStreamCaptureStatus status;
     const cudaGraphNode_t *at = NULL;
     size_t n = 0;
-    return kiln_cuda_ok(c->d, cudaStreamGetCaptureInfo(c->d->stream, &status, NULL, NULL, &at, NULL, &n),
+    return kiln_cuda_ok(c->d, cudaStreamGetCaptureInfo(c->d->run_stream, &status, NULL, NULL, &at, NULL, &n),
                         "capturing a step failed") &&
            add_nodes(&c->ends[part], at, (int64_t)n);
 }
@@ -84,7 +84,8 @@ static bool capture_part(capture *c, kiln_cuda_part *p)
             !kiln_cuda_chain_kernel(c->d, p->chain, &kernel))
             return false;
         if (kernel)
-            return kiln_cuda_chain_launch(p->chain, &call, kernel, 0);
+            return kiln_cuda_chain_add(p->chain, c->b, c->e->scalars) &&
+                   kiln_cuda_chain_launch(c->d, p->chain, kernel, 0);
         if (!kiln_cuda_launch(&call))
             return false;
     }
@@ -131,7 +132,7 @@ static bool add_headers(capture *c)
 
 static bool capture_parts(capture *c)
 {
-    cudaStream_t stream = c->d->stream;
+    cudaStream_t stream = c->d->run_stream;
     if (!kiln_cuda_ok(c->d,
                       cudaStreamBeginCaptureToGraph(stream, c->g->graph, c->g->headers, NULL, (size_t)c->e->nheaders,
                                                     cudaStreamCaptureModeThreadLocal),
@@ -221,7 +222,7 @@ static kiln_cuda_graph *find_graph(kiln_cuda_device *d, kiln_cuda_exec *e, const
             continue;
         if (g->generation == kiln_cuda_codegen_generation(d) && g->compiling == kiln_cuda_worth_compiling(e))
             return g;
-        if (!kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed")) /* it may be running */
+        if (!kiln_cuda_ok(d, cudaStreamSynchronize(d->run_stream), "a step failed")) /* it may be running */
             return NULL;
         g->used = 0;
         break;
@@ -243,5 +244,5 @@ bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_b
         if (!kiln_cuda_ok(d, cudaGraphExecKernelNodeSetParams(g->exec, g->headers[i], &node), "scalars cannot be set"))
             return false;
     }
-    return kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->stream), "a step cannot be launched");
+    return kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->run_stream), "a step cannot be launched");
 }
