@@ -2,24 +2,16 @@
  * device that runs nothing (fake/lowering.c), and every text goes through the compiler. Skipped where that is not
  * there. */
 #include <dlfcn.h>
-#include <limits.h>
 #include <unistd.h>
 #include "models.h"
 #include "support/core.h"
 #include "support/devices.h"
-
-static char folder[PATH_MAX]; /* of the plugin that lowers */
+#include "support/fake.h"
 
 static int counted(const char *name)
 {
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/libkiln-cuda.so", folder);
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    int (*f)(void) = plugin ? (int (*)(void))(uintptr_t)dlsym(plugin, name) : NULL;
-    int n = f ? f() : 0; /* it is opened with the first device */
-    if (plugin)
-        dlclose(plugin);
-    return n;
+    int (*f)(void) = (int (*)(void))fake_cuda_function(name);
+    return f ? f() : 0; /* it is opened with the first device */
 }
 
 /* A training step; its values are whatever the memory held. */
@@ -68,25 +60,9 @@ static void test_parts(void **state)
     assert_true(counted("fake_chains") > before);
 }
 
-/* The plugin's folder goes before all others, so that the real one is not opened. */
-static bool find_plugin(void)
-{
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n < 0)
-        return false;
-    self[n] = '\0';
-    *strrchr(self, '/') = '\0';
-    if ((size_t)snprintf(folder, sizeof folder, "%s/fake/lowering", self) >= sizeof folder)
-        return false;
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/libkiln-cuda.so", folder);
-    return access(path, R_OK) == 0 && setenv("KILN_PLUGIN_PATH", folder, 1) == 0;
-}
-
 int main(void)
 {
-    if (!find_plugin()) {
+    if (!fake_cuda_wanted()) {
         printf("the CUDA plugin was not built: skipped\n");
         return TEST_SKIPPED;
     }
