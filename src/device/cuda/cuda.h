@@ -1,6 +1,6 @@
 /* The CUDA device from inside: what its files share. A plan is cut into parts (exec.h): single kernels, and chains of
- * small ones (chain.h). A plan that is one chain is one launch; any other becomes a CUDA graph, for which every kernel
- * of the plan has a launcher that puts work on a stream while it is captured. */
+ * small ones (chain.h). A plan that is one chain is one launch, or several runs of it are; any other becomes a CUDA
+ * graph, for which every kernel of the plan has a launcher that puts work on a stream while it is captured. */
 #ifndef KILN_CUDA_CUDA_H
 #define KILN_CUDA_CUDA_H
 
