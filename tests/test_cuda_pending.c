@@ -180,6 +180,39 @@ static void test_whatever_comes_next_launches_them(void **state)
     drop(&other);
 }
 
+/* ---- Batches that lie on the device ---- */
+
+static void test_batches_are_gathered_ahead(void **state)
+{
+    (void)state;
+    enum { SAMPLES = 64 };
+    net n = make(HIDDEN);
+    kiln_batch b;
+    kiln_dataset *d = NULL;
+    kiln_scope
+        kiln_on_device (KILN_CPU) /* which computes them */
+            d = kiln_data_tensors(kiln_zeros(KILN_SHAPE(SAMPLES, IN), KILN_F32),
+                                  kiln_zeros(KILN_SHAPE(SAMPLES), KILN_I64));
+    kiln_loader *l = kiln_loader_new(d, .batch = BATCH, .device = device, .shuffle = true);
+    assert_non_null(l);
+    int before = ask("fake_gathered_ahead");
+    for (int epoch = 0; epoch < 5; epoch++)
+        while (kiln_loader_next(l, &b)) {
+            kiln_step {
+                kiln_backward(kiln_cross_entropy(kiln_forward(n.model, b.x), b.y));
+                kiln_optim_step(n.adam);
+                kiln_zero_grad(n.adam);
+            }
+            assert_true(kiln_ok());
+        }
+    assert_true(kiln_device_wait(device));
+    assert_true(ask("fake_gathered_ahead") > before);
+    expect_launched(-1, 0);
+    kiln_loader_free(l);
+    kiln_data_free(d);
+    drop(&n);
+}
+
 /* ---- Runs that fail ---- */
 
 /* A result of a run that is a chain of its own. */
@@ -256,9 +289,11 @@ int main(void)
         kiln_report(stderr);
         return 1;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_idle_device_starts_at_once), cmocka_unit_test(test_a_busy_one_gets_several),
-        cmocka_unit_test(test_whatever_comes_next_launches_them), cmocka_unit_test(test_a_fault_among_several),
-        cmocka_unit_test(test_launches_that_fail)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_an_idle_device_starts_at_once),
+                                       cmocka_unit_test(test_a_busy_one_gets_several),
+                                       cmocka_unit_test(test_whatever_comes_next_launches_them),
+                                       cmocka_unit_test(test_batches_are_gathered_ahead),
+                                       cmocka_unit_test(test_a_fault_among_several),
+                                       cmocka_unit_test(test_launches_that_fail)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

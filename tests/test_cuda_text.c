@@ -49,6 +49,34 @@ static void test_mlp(void **state)
     assert_int_equal(counted("fake_whole_steps"), before + 1);
 }
 
+/* A batch that the step gathers itself, and gathers ahead where several runs share a launch. */
+static void test_samples(void **state)
+{
+    (void)state;
+    int before = counted("fake_whole_steps");
+    kiln_device device = kiln_device_parse("cuda:0");
+    assert_true(device >= 0);
+    kiln_on_device (device) {
+        kiln_module *m = kiln_nn_linear(28 * 28, 10);
+        kiln_optim *adam = kiln_optim_adam(kiln_parameters(m), .lr = 1e-3);
+        kiln_dataset *d = kiln_data_digits(.count = 64);
+        kiln_loader *l = kiln_loader_new(d, .batch = 16, .device = device, .shuffle = true);
+        kiln_batch b;
+        assert_true(kiln_loader_next(l, &b));
+        kiln_step {
+            kiln_backward(kiln_cross_entropy(kiln_forward(m, kiln_flatten(b.x, 1, -1)), b.y));
+            kiln_optim_step(adam);
+        }
+        kiln_report(stderr);
+        assert_true(kiln_ok());
+        kiln_loader_free(l);
+        kiln_data_free(d);
+        kiln_optim_free(adam);
+        kiln_module_free(m);
+    }
+    assert_true(counted("fake_whole_steps") > before);
+}
+
 static void test_parts(void **state)
 {
     (void)state;
@@ -74,7 +102,8 @@ int main(void)
     char cache[] = "/tmp/kiln-text-XXXXXX"; /* every text is compiled, whatever was before */
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1))
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_parts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_parts)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

@@ -17,7 +17,7 @@ typedef struct expectation { /* what a run was given */
 static kiln_cuda_device *device;
 static expectation expected[RUNS]; /* by number */
 static uint64_t launched, begun;   /* the last numbers */
-static int launches, runs, wrong;
+static int launches, runs, wrong, gathered_ahead;
 static bool failing;
 
 int fake_launches(void)
@@ -33,6 +33,11 @@ int fake_runs(void)
 int fake_runs_given(void)
 {
     return (int)device->runs;
+}
+
+int fake_gathered_ahead(void)
+{
+    return gathered_ahead;
 }
 
 int fake_wrong(void)
@@ -72,7 +77,8 @@ static bool note(const kiln_cuda_exec *e, const kiln_binding *b, expectation *x)
         return false;
     for (int64_t i = 0; i < c->npointers; i++) {
         const kiln_cuda_pointer *p = &c->pointers[i];
-        x->data[i] = p->buffer < 0 ? 0 : kiln_buffer_address(e->plan, b, p->buffer) + (uint64_t)p->bytes;
+        uint64_t at = p->own ? (uint64_t)p->own - 1 : p->buffer < 0 ? 0 : kiln_buffer_address(e->plan, b, p->buffer);
+        x->data[i] = p->buffer < 0 ? 0 : at + (uint64_t)p->bytes;
     }
     memcpy(x->scalars, b->scalars, (size_t)e->plan->nscalars * sizeof *x->scalars);
     return true;
@@ -97,6 +103,9 @@ bool fake_run(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
         return false;
     expectation *x = &expected[(d->runs + 1) % RUNS];
     forget(x);
+    if (!e->batches && p->chain->own_bytes && !(e->batches = kiln_alloc_zero(2, p->chain->own_bytes)))
+        return false;
+    p->chain->own = (kiln_address)(uintptr_t)e->batches;
     e->whole = e; /* what launches know it by */
     return note(e, b, x) && kiln_cuda_run(d, e, b);
 }
@@ -123,10 +132,24 @@ static bool is_as_given(const kiln_cuda_chain *chain, const unsigned char *param
     const uint64_t *data = (const uint64_t *)(const void *)(parameters + sizeof(kiln_cuda_walk));
     const uint64_t *words = data + b->most_sets * b->npointers;
     const uint8_t *sets = (const uint8_t *)(words + b->most * b->nwords);
-    bool ok = x->data && !memcmp(data + sets[i] * b->npointers, x->data, (size_t)b->npointers * sizeof *data);
+    bool ok = x->data != NULL;
+    for (int64_t p = 0; ok && p < b->npointers; p++) {
+        uint64_t own = chain->own + (uint64_t)(i % 2) * chain->own_bytes;
+        ok = data[sets[i] * b->npointers + p] == x->data[p] + (chain->pointers[p].own ? own : 0);
+    }
     for (int64_t w = 0; ok && w < b->nwords; w++)
         ok = is_word(&chain->words[w], words[i * b->nwords + w], x->scalars[chain->words[w].scalar]);
     return ok;
+}
+
+/* As the kernel comes to them, one by one. */
+static unsigned barriers_of(const kiln_cuda_chain *chain, unsigned in_launch)
+{
+    unsigned n = 0;
+    for (unsigned run = 0; run < in_launch; run++)
+        for (int wave = chain->ahead && run ? 1 : 0; wave < chain->nwaves; wave++)
+            n += wave + 1 < chain->nwaves || run + 1 < in_launch;
+    return n;
 }
 
 static void launch(const cudaLaunchConfig_t *how, const kiln_cuda_chain *chain, const unsigned char *parameters)
@@ -135,7 +158,8 @@ static void launch(const cudaLaunchConfig_t *how, const kiln_cuda_chain *chain, 
     memcpy(&walk, parameters, sizeof walk);
     wrong += walk.run != launched + 1 || walk.runs < 1 || walk.runs > KILN_CUDA_MOST_RUNS;
     wrong += walk.base != *walk.barrier;
-    *walk.barrier += (walk.runs * (unsigned)chain->nwaves - 1) * how->gridDim.x;
+    *walk.barrier += barriers_of(chain, (unsigned)walk.runs) * how->gridDim.x;
+    gathered_ahead += chain->ahead && walk.runs > 1;
     for (unsigned i = 0; i < walk.runs; i++)
         wrong += !is_as_given(chain, parameters, (int)i, &expected[(walk.run + i) % RUNS]);
     launches++;

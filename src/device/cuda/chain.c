@@ -93,7 +93,7 @@ static bool add_pointer(kiln_cuda_chain *chain, const kiln_operand *o)
     if (!KILN_GROW(chain->pointers, chain->pointers_capacity, chain->npointers + 1))
         return false;
     int64_t bytes = o->offset * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
-    chain->pointers[chain->npointers++] = (kiln_cuda_pointer){o->buffer, bytes};
+    chain->pointers[chain->npointers++] = (kiln_cuda_pointer){.buffer = o->buffer, .bytes = bytes};
     return true;
 }
 
@@ -293,8 +293,10 @@ kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_wa
     chain->alone = first == 0 && end == c->plan->nkernels;
     chain->barrier = barrier;
     chain->shared = FOLDING; /* what folding takes */
-    if (make_steps(chain, c) && kiln_cuda_chain_arrange(chain, w) && make_batch(chain))
+    if (make_steps(chain, c) && kiln_cuda_chain_arrange(chain, w) && make_batch(chain)) {
+        kiln_cuda_chain_look_ahead(chain);
         return chain;
+    }
     kiln_cuda_chain_free(chain);
     return NULL;
 }

@@ -45,6 +45,7 @@ typedef struct kiln_cuda_step {
 typedef struct kiln_cuda_pointer { /* an address of the parameters */
     int32_t buffer;
     int64_t bytes; /* from its start */
+    int64_t own;   /* where the buffer starts in the chain's own memory, and 1 more; 0: it is not there */
 } kiln_cuda_pointer;
 
 typedef struct kiln_cuda_word { /* a scalar of the parameters */
@@ -65,9 +66,12 @@ typedef struct kiln_cuda_chain {
     kiln_cuda_word *words;
     int64_t nwords, words_capacity;
     size_t shared;
-    int64_t most_units;          /* in a wave */
-    char *text;                  /* written when it is first asked for */
-    kiln_cuda_batch batch;       /* runs that are to be launched */
+    int64_t most_units;    /* in a wave */
+    int32_t ahead;         /* the wave in which the next run's batch is gathered; 0: a run gathers its own */
+    size_t own_bytes;      /* for the batch of a run */
+    kiln_address own;      /* on the device, for two: every other run has the second. Taken before the first launch */
+    char *text;            /* written when it is first asked for */
+    kiln_cuda_batch batch; /* runs that are to be launched */
     unsigned long long *barrier; /* on the device */
     unsigned long long passed;   /* its count */
     uint64_t faults;             /* how many the device had seen when the count was last set to 0 */
@@ -106,6 +110,11 @@ bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w);
 /* What blocks take of a wave: a strand is one unit. */
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
 bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step);
+
+/* ---- Gathering ahead (ahead.c) ---- */
+
+/* Sets `ahead` and `own_bytes` of an arranged chain. */
+void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain);
 
 /* ---- Its text (chain_text.c) ---- */
 char *kiln_cuda_chain_text(const kiln_cuda_chain *chain);

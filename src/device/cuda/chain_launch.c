@@ -28,13 +28,20 @@ static uint64_t word_of(const kiln_cuda_word *w, double x)
     return bits;
 }
 
+/* For run number `run` of a launch. */
+static uint64_t address_of(const kiln_cuda_chain *chain, const kiln_cuda_pointer *p, const kiln_binding *b, int run)
+{
+    if (p->buffer < 0)
+        return 0;
+    kiln_address own = chain->own + (uint64_t)(run % 2) * chain->own_bytes + (uint64_t)p->own - 1;
+    return (p->own ? own : kiln_buffer_address(chain->plan, b, p->buffer)) + (uint64_t)p->bytes;
+}
+
 bool kiln_cuda_chain_add(kiln_cuda_chain *chain, const kiln_binding *b, const double *scalars)
 {
     kiln_cuda_batch *batch = &chain->batch;
-    for (int64_t i = 0; i < chain->npointers; i++) {
-        const kiln_cuda_pointer *p = &chain->pointers[i];
-        batch->given[i] = p->buffer < 0 ? 0 : kiln_buffer_address(chain->plan, b, p->buffer) + (uint64_t)p->bytes;
-    }
+    for (int64_t i = 0; i < chain->npointers; i++)
+        batch->given[i] = address_of(chain, &chain->pointers[i], b, batch->runs);
     uint64_t *words = kiln_cuda_batch_add(batch);
     if (words && !chain->alone)
         words[0] = (uint64_t)(uintptr_t)scalars;
@@ -69,7 +76,14 @@ static cudaLaunchAttribute how_to_launch(const kiln_cuda_device *d, const kiln_c
     return a;
 }
 
-/* With a barrier behind every wave but the last of all. */
+/* Barriers: behind every wave but the last of all. Where batches are gathered ahead only the first run has a first
+ * wave. */
+static uint64_t barriers_of(const kiln_cuda_chain *chain, uint64_t runs)
+{
+    uint64_t waves = (uint64_t)chain->nwaves;
+    return chain->ahead ? runs * (waves - 1) : runs * waves - 1;
+}
+
 static bool launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const void *kernel, uint64_t first)
 {
     if (!reset_barrier(d, chain))
@@ -89,7 +103,7 @@ static bool launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const void *kern
     if (!kiln_cuda_ok(d, cudaLaunchKernelExC(&how, kernel, arguments), "a step cannot be launched"))
         return false;
     if (chain->alone)
-        chain->passed += (runs * (uint64_t)chain->nwaves - 1) * (uint64_t)blocks;
+        chain->passed += barriers_of(chain, runs) * (uint64_t)blocks;
     return true;
 }
 

@@ -203,12 +203,12 @@ static void say_strand(author *a, int64_t begin, int32_t wave, int32_t strand)
         }
 }
 
-/* Units of the wave are numbered: strands first, since they take longest, then the pieces of each step. */
-static void say_wave(author *a, int32_t wave)
+/* Units of a wave are numbered: strands first, since they take longest, then the pieces of each step. These here come
+ * behind `before` others of the same loop. */
+static void say_units(author *a, int32_t wave, int64_t before)
 {
     const kiln_cuda_chain *c = a->chain;
-    int64_t units = 0, all = kiln_cuda_wave_units(c, wave);
-    say(a, "    for (int64_t u = blockIdx.x; u < %lldL; u += gridDim.x) {\n", LL(all));
+    int64_t units = before;
     for (int strands = 1; strands >= 0; strands--)
         for (int64_t i = 0; i < c->nsteps; i++) {
             const kiln_cuda_step *s = &c->steps[i];
@@ -216,7 +216,7 @@ static void say_wave(author *a, int32_t wave)
                 continue;
             int64_t first = units;
             units += strands ? 1 : s->units;
-            say(a, "        %sif (u < %lldL) {\n", first ? "else " : "", LL(units));
+            say(a, "        %sif (u < %lldL) {\n", first > before ? "else " : "", LL(units));
             if (strands)
                 say_strand(a, i, wave, s->strand);
             else {
@@ -225,26 +225,57 @@ static void say_wave(author *a, int32_t wave)
             }
             say(a, "        }\n");
         }
+}
+
+static void say_gathering_ahead(author *a, int64_t before)
+{
+    say(a, "        else {\n        const parameters next = {k.c, all.data[all.set[run + 1]], all.words[run + 1]}, "
+           "&k = next;\n");
+    say_units(a, 0, before);
+    say(a, "        }\n");
+}
+
+/* The last run has no next one to gather for. */
+static void say_wave(author *a, int32_t wave)
+{
+    const kiln_cuda_chain *c = a->chain;
+    int64_t units = kiln_cuda_wave_units(c, wave);
+    bool ahead = wave > 0 && wave == c->ahead;
+    if (ahead)
+        say(a, "    for (int64_t u = blockIdx.x; u < (run + 1 < all.c.runs ? %lldL : %lldL); u += gridDim.x) {\n",
+            LL(units + kiln_cuda_wave_units(c, 0)), LL(units));
+    else
+        say(a, "    for (int64_t u = blockIdx.x; u < %lldL; u += gridDim.x) {\n", LL(units));
+    say_units(a, wave, 0);
+    if (ahead)
+        say_gathering_ahead(a, units);
     say(a, "        __syncthreads();\n    }\n");
 }
 
 static void say_waves(author *a)
 {
-    for (int wave = 0; wave < a->chain->nwaves; wave++) {
+    const kiln_cuda_chain *c = a->chain;
+    for (int wave = 0; wave < c->nwaves; wave++) {
+        bool gathered = c->ahead && wave == 0;
+        if (gathered)
+            say(a, "    if (run == 0) {\n");
         say_wave(a, wave);
-        if (wave + 1 < a->chain->nwaves)
+        if (wave + 1 < c->nwaves)
             say(a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
+        if (gathered)
+            say(a, "    }\n");
     }
 }
 
-/* One run after the other, with a barrier between them as between waves. */
+/* One run after the other, with a barrier between them as between waves. Where batches are gathered ahead only the
+ * first has a first wave. */
 static void say_runs(author *a)
 {
     const kiln_cuda_chain *c = a->chain;
     say(a,
         "#pragma unroll 1\n    for (unsigned run = 0; run < all.c.runs; run++) {\n"
         "    const parameters k = {begin_run(all.c, run, %d), all.data[all.set[run]], %s};\n",
-        c->nwaves, c->nwords ? "all.words[run]" : "0");
+        c->ahead ? c->nwaves - 1 : c->nwaves, c->nwords ? "all.words[run]" : "0");
     say_waves(a);
     say(a, "    if (run + 1 < all.c.runs)\n        stopped = barrier(k.c, %d, stopped);\n    }\n", c->nwaves);
 }

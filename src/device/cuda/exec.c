@@ -97,6 +97,7 @@ void kiln_cuda_dispose(void *dev, void *p)
         for (int i = 0; i < KILN_CUDA_GRAPHS; i++)
             kiln_cuda_graph_free(&e->graphs[i]);
         cudaFree(e->scalars);
+        cudaFree(e->batches);
         kiln_cuda_watched(d, memory);
     }
     for (int64_t i = 0; i < e->nparts; i++)
@@ -198,6 +199,22 @@ bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e)
     return e->runs >= OFTEN || kiln_cuda_compiles() == 2;
 }
 
+/* Where there is none its kernels run one by one. */
+static bool take_own_memory(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_chain *chain)
+{
+    if (!e->whole || !chain->own_bytes)
+        return true;
+    uint64_t memory = kiln_cuda_watch(d);
+    cudaError_t taken = cudaMalloc(&e->batches, 2 * chain->own_bytes);
+    kiln_cuda_watched(d, memory);
+    chain->own = (kiln_address)(uintptr_t)e->batches;
+    if (taken != cudaErrorMemoryAllocation)
+        return kiln_cuda_ok(d, taken, "no memory for batches");
+    cudaGetLastError();
+    e->whole = NULL;
+    return true;
+}
+
 /* A plan that is one chain is launched as that, once its kernel is there. */
 static bool find_whole(kiln_cuda_device *d, kiln_cuda_exec *e)
 {
@@ -206,7 +223,7 @@ static bool find_whole(kiln_cuda_device *d, kiln_cuda_exec *e)
     if (!chain || e->whole || e->asked == generation || !kiln_cuda_worth_compiling(e))
         return true;
     e->asked = generation;
-    return kiln_cuda_chain_kernel(d, chain, &e->whole);
+    return kiln_cuda_chain_kernel(d, chain, &e->whole) && take_own_memory(d, e, chain);
 }
 
 /* Runs that are over, told by the device before the next one; once they are half of all, so that the others are seldom

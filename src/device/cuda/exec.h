@@ -59,6 +59,7 @@ typedef struct kiln_cuda_exec {
     unsigned long long *barriers; /* on the device: one a part */
     const void *whole;            /* the kernel of a chain that is the whole plan; NULL: not there (yet) */
     uint64_t asked;               /* for it: in which generation; 0: never */
+    void *batches;                /* on the device: the chain's own memory, if it wants some */
     int nheaders;
     uint64_t runs;
     kiln_cuda_graph graphs[KILN_CUDA_GRAPHS];

@@ -22,7 +22,7 @@ KILN_PW_INLINE bool begin(const kiln_cuda_walk &c)
     return *(volatile int32_t *)&c.state->stop != 0;
 }
 
-/* One of several runs, with a barrier behind each wave of those before it. Does what a graph's first node does. */
+/* One of several runs; each of those before it had as many barriers as `waves`. Does what a graph's first node does. */
 KILN_PW_INLINE kiln_cuda_walk begin_run(const kiln_cuda_walk &c, unsigned number, unsigned waves)
 {
     kiln_cuda_walk one = c;
