@@ -2,24 +2,16 @@
  * device that runs nothing (fake/lowering.c), and every text goes through the compiler. Skipped where that is not
  * there. */
 #include <dlfcn.h>
-#include <limits.h>
 #include <unistd.h>
 #include "models.h"
 #include "support/core.h"
 #include "support/devices.h"
-
-static char folder[PATH_MAX]; /* of the plugin that lowers */
+#include "support/fake.h"
 
 static int counted(const char *name)
 {
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/libkiln-cuda.so", folder);
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    int (*f)(void) = plugin ? (int (*)(void))(uintptr_t)dlsym(plugin, name) : NULL;
-    int n = f ? f() : 0; /* it is opened with the first device */
-    if (plugin)
-        dlclose(plugin);
-    return n;
+    int (*f)(void) = (int (*)(void))fake_cuda_function(name);
+    return f ? f() : 0; /* it is opened with the first device */
 }
 
 /* A training step; its values are whatever the memory held. */
@@ -57,6 +49,34 @@ static void test_mlp(void **state)
     assert_int_equal(counted("fake_whole_steps"), before + 1);
 }
 
+/* A batch that the step gathers itself, and gathers ahead where several runs share a launch. */
+static void test_samples(void **state)
+{
+    (void)state;
+    int before = counted("fake_whole_steps");
+    kiln_device device = kiln_device_parse("cuda:0");
+    assert_true(device >= 0);
+    kiln_on_device (device) {
+        kiln_module *m = kiln_nn_linear(28 * 28, 10);
+        kiln_optim *adam = kiln_optim_adam(kiln_parameters(m), .lr = 1e-3);
+        kiln_dataset *d = kiln_data_digits(.count = 64);
+        kiln_loader *l = kiln_loader_new(d, .batch = 16, .device = device, .shuffle = true);
+        kiln_batch b;
+        assert_true(kiln_loader_next(l, &b));
+        kiln_step {
+            kiln_backward(kiln_cross_entropy(kiln_forward(m, kiln_flatten(b.x, 1, -1)), b.y));
+            kiln_optim_step(adam);
+        }
+        kiln_report(stderr);
+        assert_true(kiln_ok());
+        kiln_loader_free(l);
+        kiln_data_free(d);
+        kiln_optim_free(adam);
+        kiln_module_free(m);
+    }
+    assert_true(counted("fake_whole_steps") > before);
+}
+
 static void test_parts(void **state)
 {
     (void)state;
@@ -68,25 +88,9 @@ static void test_parts(void **state)
     assert_true(counted("fake_chains") > before);
 }
 
-/* The plugin's folder goes before all others, so that the real one is not opened. */
-static bool find_plugin(void)
-{
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n < 0)
-        return false;
-    self[n] = '\0';
-    *strrchr(self, '/') = '\0';
-    if ((size_t)snprintf(folder, sizeof folder, "%s/fake/lowering", self) >= sizeof folder)
-        return false;
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/libkiln-cuda.so", folder);
-    return access(path, R_OK) == 0 && setenv("KILN_PLUGIN_PATH", folder, 1) == 0;
-}
-
 int main(void)
 {
-    if (!find_plugin()) {
+    if (!fake_cuda_wanted()) {
         printf("the CUDA plugin was not built: skipped\n");
         return TEST_SKIPPED;
     }
@@ -98,7 +102,8 @@ int main(void)
     char cache[] = "/tmp/kiln-text-XXXXXX"; /* every text is compiled, whatever was before */
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1))
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_parts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_parts)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

@@ -305,6 +305,55 @@ static void test_fault(void **state)
     compare_runs("a bad label", 3, run_fault);
 }
 
+/* With `shift` a label may become a bad one, in a step that is the same otherwise. */
+static bool unread_step(kiln_module *m, kiln_optim *o, kiln_tensor *x, kiln_tensor *y, double shift)
+{
+    kiln_step {
+        kiln_zero_grad(o);
+        kiln_backward(kiln_cross_entropy(kiln_forward(m, x), kiln_add_scalar(y, shift)));
+        kiln_optim_step(o);
+    }
+    return kiln_ok();
+}
+
+/* The same in the middle of steps that nobody reads, which a device may have taken on together: those before the bad
+ * one have taken place. */
+static trained run_unread_fault(kiln_device device)
+{
+    enum { BEFORE = 7, BEHIND = 5 };
+    static const work w = {"a bad label", "mlp", "adam", {.lr = 1e-3}, 0};
+    trained t = {0};
+    bool tokens;
+    kiln_module *m = build(w.model, device, &tokens);
+    kiln_optim *o = kiln_optim_new(w.optimizer, kiln_parameters(m), w.options);
+    t.before = read_parameters(m, &t.count);
+    for (int i = 0; i < STEPS; i++)
+        kiln_scope {
+            kiln_tensor *x, *y;
+            make_batch(false, i, device, &x, &y);
+            for (int k = 0; k < BEFORE; k++)
+                assert_true(unread_step(m, o, x, y, 0));
+            bool told = !unread_step(m, o, x, y, 1000);
+            for (int k = 0; !told && k < BEHIND; k++)
+                told = !unread_step(m, o, x, y, 0);
+            if ((!told && kiln_device_wait(device)) || kiln_last_error()->code != KILN_E_INDEX)
+                fail_msg("label 1000 on %s: \"%s\"", kiln_device_name(device), kiln_last_error()->message);
+            kiln_error_clear();
+            t.loss[t.nlosses++] = train_step(m, o, &w, x, y);
+        }
+    t.after = read_parameters(m, &t.count);
+    assert_int_equal(kiln_optim_steps(o), STEPS * (BEFORE + 1));
+    kiln_optim_free(o);
+    kiln_module_free(m);
+    return t;
+}
+
+static void test_unread_fault(void **state)
+{
+    (void)state;
+    compare_runs("a bad label among unread steps", 3, run_unread_fault);
+}
+
 static int all_on_other_devices(void **state)
 {
     (void)state;
@@ -319,6 +368,7 @@ int main(void)
     if (!ndevices)
         return test_exit(0);
 #define UNIT(name) cmocka_unit_test_setup_teardown(name, memory_before, memory_after)
-    const struct CMUnitTest tests[] = {UNIT(test_steps), UNIT(test_loader), UNIT(test_fit), UNIT(test_fault)};
+    const struct CMUnitTest tests[] = {UNIT(test_steps), UNIT(test_loader), UNIT(test_fit), UNIT(test_fault),
+                                       UNIT(test_unread_fault)};
     return test_exit(cmocka_run_group_tests(tests, all_on_other_devices, NULL));
 }

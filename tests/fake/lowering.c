@@ -1,12 +1,14 @@
-/* A CUDA device that lowers plans and runs nothing: every chain of a plan is written and compiled, for the capabilities
- * that Kiln's own kernels are built for, on a machine that has the compiler and no GPU. It is made of the real plugin's
- * files but device.c. Lowering fails with the compiler's words where a text does not compile. */
+/* A CUDA device that lowers plans and computes nothing: every chain of a plan is written and compiled, for the
+ * capabilities that Kiln's own kernels are built for, on a machine that has the compiler and no GPU. It is made of the
+ * real plugin's files but device.c. Lowering fails with the compiler's words where a text does not compile; with
+ * KILN_CUDA_JIT=0 nothing is compiled. Steps that are one launch are launched, as far as launches.c has it. */
+#define KILN_FAKE_PLUGIN
 #include <stdlib.h>
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/codegen.h"
-#include "device/cuda/exec.h"
+#include "launches.h"
 
 /* ---- What device.c would be ---- */
 
@@ -60,11 +62,16 @@ static void *open_device(int index)
     d->index = index;
     d->multiprocessors = 132;
     d->capability = 90;
-    return d;
+    if (fake_open(d))
+        return d;
+    fake_close(d);
+    kiln_free(d);
+    return NULL;
 }
 
 static void close_device(void *dev)
 {
+    fake_close(dev);
     kiln_free(dev);
 }
 
@@ -81,16 +88,26 @@ static void release(void *dev, kiln_address address, size_t bytes)
     kiln_free((void *)(uintptr_t)address);
 }
 
+static bool flush(kiln_cuda_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    bool ok = kiln_cuda_stream(d) != NULL;
+    pthread_mutex_unlock(&d->lock);
+    return ok;
+}
+
 static bool copy_in(void *dev, kiln_address to, const void *from, size_t bytes)
 {
-    (void)dev;
+    if (!flush(dev))
+        return false;
     memcpy((void *)(uintptr_t)to, from, bytes);
     return true;
 }
 
 static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 {
-    (void)dev;
+    if (!kiln_cuda_settle(dev))
+        return false;
     memcpy(to, (const void *)(uintptr_t)from, bytes);
     return true;
 }
@@ -124,7 +141,8 @@ static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, cons
     unsigned long long barrier;
     kiln_cuda_chain *chain = kiln_cuda_chain_new(c, w, p->first, p->end, &barrier);
     char *text = chain ? kiln_cuda_chain_text(chain) : NULL;
-    bool ok = text && kiln_cuda_compile(text, 80, take, NULL) && kiln_cuda_compile(text, 90, take, NULL);
+    bool ok = text && (kiln_cuda_compiles() == 0 ||
+                       (kiln_cuda_compile(text, 80, take, NULL) && kiln_cuda_compile(text, 90, take, NULL)));
     chains += ok;
     whole_steps += ok && chain->alone;
     kiln_free(text);
@@ -157,31 +175,22 @@ static void *lower(void *dev, const kiln_plan *plan)
     bool ok = addresses && parts && compile_plan(dev, plan, addresses, parts);
     kiln_free(addresses);
     kiln_free(parts);
-    return ok ? dev : NULL;
-}
-
-static void dispose(void *dev, void *exec)
-{
-    (void)dev;
-    (void)exec;
+    return ok ? kiln_cuda_lower(dev, plan) : NULL;
 }
 
 static bool run(void *dev, void *exec, const kiln_binding *b)
 {
-    (void)dev;
-    (void)exec;
-    (void)b;
-    return true;
+    return fake_run(dev, exec, b);
 }
 
-static bool wait_for_nothing(void *dev)
+static bool wait_for_all(void *dev)
 {
-    (void)dev;
-    return true;
+    return kiln_cuda_settle(dev);
 }
 
 static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .kind = "cuda",
+                                        .runs_on = true,
                                         .roomy = 32 << 20,
                                         .count = count,
                                         .describe = describe,
@@ -193,9 +202,9 @@ static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .copy_out = copy_out,
                                         .supports = kiln_cuda_supports,
                                         .lower = lower,
-                                        .dispose = dispose,
+                                        .dispose = kiln_cuda_dispose,
                                         .run = run,
-                                        .wait = wait_for_nothing};
+                                        .wait = wait_for_all};
 
 KILN_PLUGIN_API const kiln_device_table *kiln_device_plugin(void);
 const kiln_device_table *kiln_device_plugin(void)

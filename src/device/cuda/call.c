@@ -57,7 +57,7 @@ void kiln_cuda_make_call(kiln_cuda_call *c, kiln_cuda_device *d, const kiln_plan
                          const kiln_binding *binding, const double *scalars)
 {
     *c = (kiln_cuda_call){.device = d,
-                          .stream = d->stream,
+                          .stream = d->run_stream,
                           .name = k->op ? k->op->name : "a fused group",
                           .kernel = k,
                           .nin = k->nin,

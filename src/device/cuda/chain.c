@@ -1,4 +1,4 @@
-/* Chains: which kernels can be steps, what each needs, and launching. Their order is set by waves.c. */
+/* Chains: which kernels can be steps, and what each needs. Their order is set by waves.c. */
 #include "device/cuda/chain.h"
 #include <string.h>
 #include "core/alloc.h"
@@ -6,12 +6,11 @@
 #include "device/cuda/exec.h"
 
 enum {
-    MOST_BYTES = 16 << 20,   /* that a kernel moves: above, launching it by itself costs little */
-    WARP_ROW = 256,          /* softmax: shorter rows always belong to a warp */
-    MOST_GATHERING = 64,     /* blocks that gather a batch: each finds its rows first */
-    FOUND_BY_ONE = 64,       /* argmax: elements of a row that one thread goes through */
-    FOLDING = 16 * 1024,     /* bytes of shared memory that reductions take */
-    MOST_PARAMETERS = 32000, /* bytes: what a kernel may have, and a little less */
+    MOST_BYTES = 16 << 20, /* that a kernel moves: above, launching it by itself costs little */
+    WARP_ROW = 256,        /* softmax: shorter rows always belong to a warp */
+    MOST_GATHERING = 64,   /* blocks that gather a batch: each finds its rows first */
+    FOUND_BY_ONE = 64,     /* argmax: elements of a row that one thread goes through */
+    FOLDING = 16 * 1024,   /* bytes of shared memory that reductions take */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -94,7 +93,7 @@ static bool add_pointer(kiln_cuda_chain *chain, const kiln_operand *o)
     if (!KILN_GROW(chain->pointers, chain->pointers_capacity, chain->npointers + 1))
         return false;
     int64_t bytes = o->offset * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
-    chain->pointers[chain->npointers++] = (kiln_cuda_pointer){o->buffer, bytes};
+    chain->pointers[chain->npointers++] = (kiln_cuda_pointer){.buffer = o->buffer, .bytes = bytes};
     return true;
 }
 
@@ -275,10 +274,11 @@ static bool make_steps(kiln_cuda_chain *chain, const kiln_cuda_call *c)
     return true;
 }
 
-static size_t parameter_bytes(const kiln_cuda_chain *chain)
+/* Scalars are words of the parameters, or one word says where they are. */
+static bool make_batch(kiln_cuda_chain *chain)
 {
-    size_t scalars = chain->alone ? (size_t)chain->nwords * sizeof(uint64_t) : sizeof(double *);
-    return sizeof(kiln_cuda_walk) + scalars + (size_t)chain->npointers * sizeof(void *);
+    return kiln_cuda_batch_init(&chain->batch, sizeof(kiln_cuda_walk), chain->npointers,
+                                chain->alone ? chain->nwords : 1, chain->alone ? kiln_cuda_runs_wanted() : 1);
 }
 
 kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_waits *w, int32_t first, int32_t end,
@@ -293,11 +293,9 @@ kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_wa
     chain->alone = first == 0 && end == c->plan->nkernels;
     chain->barrier = barrier;
     chain->shared = FOLDING; /* what folding takes */
-    if (make_steps(chain, c) && kiln_cuda_chain_arrange(chain, w)) {
-        chain->parameter_bytes = parameter_bytes(chain);
-        chain->parameters = kiln_alloc_zero(1, chain->parameter_bytes);
-        if (chain->parameters)
-            return chain;
+    if (make_steps(chain, c) && kiln_cuda_chain_arrange(chain, w) && make_batch(chain)) {
+        kiln_cuda_chain_look_ahead(chain);
+        return chain;
     }
     kiln_cuda_chain_free(chain);
     return NULL;
@@ -313,7 +311,7 @@ void kiln_cuda_chain_free(kiln_cuda_chain *chain)
     kiln_free(chain->pointers);
     kiln_free(chain->words);
     kiln_free(chain->text);
-    kiln_free(chain->parameters);
+    kiln_cuda_batch_free(&chain->batch);
     kiln_free(chain);
 }
 
@@ -322,7 +320,7 @@ void kiln_cuda_chain_free(kiln_cuda_chain *chain)
 bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const void **kernel)
 {
     *kernel = NULL;
-    if (kiln_cuda_compiles() == 0 || chain->parameter_bytes > MOST_PARAMETERS)
+    if (kiln_cuda_compiles() == 0 || !chain->batch.most)
         return true;
     if (!chain->text && !(chain->text = kiln_cuda_chain_text(chain)))
         return false;
@@ -332,99 +330,4 @@ bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const v
                                                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                                      (int)chain->shared, d->index),
                                      "shared memory is too small for a chain"));
-}
-
-/* ---- Launching ---- */
-
-/* As the device converts it: `scalar` in words.cuh. */
-static uint64_t word_of(const kiln_cuda_word *w, double x)
-{
-    uint64_t bits = 0;
-    float narrow = (float)x;
-    switch (w->cls) {
-    case KILN_PW_F32:
-        if (!w->as_index) {
-            memcpy(&bits, &narrow, sizeof narrow);
-            return bits;
-        }
-        break;
-    case KILN_PW_F64: break;
-    case KILN_PW_I64:
-        return x != x        ? 0
-               : x >= 0x1p63 ? (uint64_t)INT64_MAX
-               : x < -0x1p63 ? (uint64_t)INT64_MIN
-                             : (uint64_t)(int64_t)x;
-    default: return x != 0;
-    }
-    memcpy(&bits, &x, sizeof x);
-    return bits;
-}
-
-static void fill_parameters(kiln_cuda_chain *chain, const kiln_cuda_call *c, uint64_t run)
-{
-    const kiln_cuda_device *d = c->device;
-    kiln_cuda_walk walk = {chain->barrier, chain->passed, run, d->state, d->mapped};
-    unsigned char *to = chain->parameters;
-    memcpy(to, &walk, sizeof walk);
-    to += sizeof walk;
-    if (chain->alone)
-        for (int64_t i = 0; i < chain->nwords; i++, to += sizeof(uint64_t)) {
-            uint64_t word = word_of(&chain->words[i], c->binding->scalars[chain->words[i].scalar]);
-            memcpy(to, &word, sizeof word);
-        }
-    else {
-        memcpy(to, &c->scalars, sizeof c->scalars);
-        to += sizeof c->scalars;
-    }
-    for (int64_t i = 0; i < chain->npointers; i++, to += sizeof(void *)) {
-        const kiln_cuda_pointer *p = &chain->pointers[i];
-        uint64_t address =
-            p->buffer < 0 ? 0 : kiln_buffer_address(chain->plan, c->binding, p->buffer) + (uint64_t)p->bytes;
-        memcpy(to, &address, sizeof address);
-    }
-}
-
-/* After a fault the barrier's count says so until it is set anew. */
-static bool reset_barrier(kiln_cuda_chain *chain, const kiln_cuda_call *c)
-{
-    if (!chain->alone || chain->faults == c->device->faults)
-        return true;
-    chain->faults = c->device->faults;
-    chain->passed = 0;
-    return kiln_cuda_ok(c->device, cudaMemsetAsync(chain->barrier, 0, sizeof *chain->barrier, c->stream),
-                        "a barrier cannot be set");
-}
-
-/* Blocks wait for each other, so all have to be on the device at once. A cooperative launch sees to that. A chain that
- * is launched by itself has the device to itself, and no more blocks than multiprocessors: it need not ask, and can be
- * brought near while the run before it ends. */
-static cudaLaunchAttribute how_to_launch(const kiln_cuda_chain *chain, const kiln_cuda_call *c)
-{
-    cudaLaunchAttribute a = {.id = cudaLaunchAttributeCooperative, .val = {.cooperative = 1}};
-    if (chain->alone && c->device->capability >= 90) {
-        a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        a.val.programmaticStreamSerializationAllowed = 1;
-    }
-    return a;
-}
-
-bool kiln_cuda_chain_launch(kiln_cuda_chain *chain, const kiln_cuda_call *c, const void *kernel, uint64_t run)
-{
-    if (!reset_barrier(chain, c))
-        return false;
-    fill_parameters(chain, c, run);
-    int64_t blocks = chain->most_units < c->multiprocessors ? chain->most_units : c->multiprocessors;
-    cudaLaunchAttribute attribute = how_to_launch(chain, c);
-    cudaLaunchConfig_t how = {.gridDim = {(unsigned)blocks, 1, 1},
-                              .blockDim = {KILN_CUDA_WALK_THREADS, 1, 1},
-                              .dynamicSmemBytes = chain->shared,
-                              .stream = c->stream,
-                              .attrs = &attribute,
-                              .numAttrs = 1};
-    void *arguments[] = {chain->parameters};
-    if (!kiln_cuda_ok(c->device, cudaLaunchKernelExC(&how, kernel, arguments), "a step cannot be launched"))
-        return false;
-    if (chain->alone)
-        chain->passed += (uint64_t)(chain->nwaves - 1) * (uint64_t)blocks;
-    return true;
 }

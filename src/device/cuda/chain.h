@@ -6,6 +6,7 @@
 #ifndef KILN_CUDA_CHAIN_H
 #define KILN_CUDA_CHAIN_H
 
+#include "device/cuda/batch.h"
 #include "device/cuda/depend.h"
 #include "device/cuda/program.h"
 #include "device/cuda/samples.h"
@@ -44,6 +45,7 @@ typedef struct kiln_cuda_step {
 typedef struct kiln_cuda_pointer { /* an address of the parameters */
     int32_t buffer;
     int64_t bytes; /* from its start */
+    int64_t own;   /* where the buffer starts in the chain's own memory, and 1 more; 0: it is not there */
 } kiln_cuda_pointer;
 
 typedef struct kiln_cuda_word { /* a scalar of the parameters */
@@ -64,10 +66,12 @@ typedef struct kiln_cuda_chain {
     kiln_cuda_word *words;
     int64_t nwords, words_capacity;
     size_t shared;
-    int64_t most_units; /* in a wave */
-    char *text;         /* written when it is first asked for */
-    unsigned char *parameters;
-    size_t parameter_bytes;
+    int64_t most_units;    /* in a wave */
+    int32_t ahead;         /* the wave in which the next run's batch is gathered; 0: a run gathers its own */
+    size_t own_bytes;      /* for the batch of a run */
+    kiln_address own;      /* on the device, for two: every other run has the second. Taken before the first launch */
+    char *text;            /* written when it is first asked for */
+    kiln_cuda_batch batch; /* runs that are to be launched */
     unsigned long long *barrier; /* on the device */
     unsigned long long passed;   /* its count */
     uint64_t faults;             /* how many the device had seen when the count was last set to 0 */
@@ -88,8 +92,15 @@ const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int
 /* Its kernel; NULL as long as that is not there. False with an error. */
 bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const void **kernel);
 
-/* Puts it on the call's stream; `run`: the number of the run where the chain is alone. */
-bool kiln_cuda_chain_launch(kiln_cuda_chain *chain, const kiln_cuda_call *c, const void *kernel, uint64_t run);
+/* ---- Launching (chain_launch.c) ---- */
+
+/* Adds a run to those of the next launch. `scalars`: where on the device they are, unless the chain is alone. False,
+ * without an error, if there is no room. */
+bool kiln_cuda_chain_add(kiln_cuda_chain *chain, const kiln_binding *b, const double *scalars);
+
+/* Launches what was added, of which nothing is left then. `first`: the number of its first run where the chain is
+ * alone, else 0. */
+bool kiln_cuda_chain_launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const void *kernel, uint64_t first);
 
 /* ---- The order of its steps (waves.c) ---- */
 
@@ -99,6 +110,11 @@ bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w);
 /* What blocks take of a wave: a strand is one unit. */
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
 bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step);
+
+/* ---- Gathering ahead (ahead.c) ---- */
+
+/* Sets `ahead` and `own_bytes` of an arranged chain. */
+void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain);
 
 /* ---- Its text (chain_text.c) ---- */
 char *kiln_cuda_chain_text(const kiln_cuda_chain *chain);

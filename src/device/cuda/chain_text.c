@@ -38,16 +38,21 @@ static kiln_cuda_naming naming_of(const author *a, const kiln_cuda_step *s)
 
 /* ---- Declarations ---- */
 
+/* As batch.h lays them out. Steps see those of their run. */
 static void say_parameters(author *a)
 {
     const kiln_cuda_chain *c = a->chain;
     kiln_cuda_say_dtypes(&a->w);
-    say(a, "#include \"device/cuda/walk.cuh\"\n\nstruct parameters { kiln_cuda_walk c; ");
-    if (!c->alone)
-        say(a, "const double *scalars; ");
-    else if (c->nwords)
-        say(a, "uint64_t words[%lld]; ", LL(c->nwords));
-    say(a, "void *data[%lld]; };\n", LL(c->npointers));
+    say(a, "#include \"device/cuda/walk.cuh\"\n\n");
+    if (!c->alone) {
+        say(a, "struct parameters { kiln_cuda_walk c; void *data[%lld]; const double *scalars; };\n", LL(c->npointers));
+        return;
+    }
+    say(a, "struct batch { kiln_cuda_walk c; void *data[%d][%lld]; ", c->batch.most_sets, LL(c->npointers));
+    if (c->nwords)
+        say(a, "uint64_t words[%d][%lld]; ", c->batch.most, LL(c->nwords));
+    say(a, "uint8_t set[%d]; };\n", c->batch.most);
+    say(a, "struct parameters { kiln_cuda_walk c; void *const *data; const uint64_t *words; };\n");
 }
 
 /* Where a product's addresses are: a, b and, without a group, the result. */
@@ -198,12 +203,12 @@ static void say_strand(author *a, int64_t begin, int32_t wave, int32_t strand)
         }
 }
 
-/* Units of the wave are numbered: strands first, since they take longest, then the pieces of each step. */
-static void say_wave(author *a, int32_t wave)
+/* Units of a wave are numbered: strands first, since they take longest, then the pieces of each step. These here come
+ * behind `before` others of the same loop. */
+static void say_units(author *a, int32_t wave, int64_t before)
 {
     const kiln_cuda_chain *c = a->chain;
-    int64_t units = 0, all = kiln_cuda_wave_units(c, wave);
-    say(a, "    for (int64_t u = blockIdx.x; u < %lldL; u += gridDim.x) {\n", LL(all));
+    int64_t units = before;
     for (int strands = 1; strands >= 0; strands--)
         for (int64_t i = 0; i < c->nsteps; i++) {
             const kiln_cuda_step *s = &c->steps[i];
@@ -211,7 +216,7 @@ static void say_wave(author *a, int32_t wave)
                 continue;
             int64_t first = units;
             units += strands ? 1 : s->units;
-            say(a, "        %sif (u < %lldL) {\n", first ? "else " : "", LL(units));
+            say(a, "        %sif (u < %lldL) {\n", first > before ? "else " : "", LL(units));
             if (strands)
                 say_strand(a, i, wave, s->strand);
             else {
@@ -220,7 +225,59 @@ static void say_wave(author *a, int32_t wave)
             }
             say(a, "        }\n");
         }
+}
+
+static void say_gathering_ahead(author *a, int64_t before)
+{
+    say(a, "        else {\n        const parameters next = {k.c, all.data[all.set[run + 1]], all.words[run + 1]}, "
+           "&k = next;\n");
+    say_units(a, 0, before);
+    say(a, "        }\n");
+}
+
+/* The last run has no next one to gather for. */
+static void say_wave(author *a, int32_t wave)
+{
+    const kiln_cuda_chain *c = a->chain;
+    int64_t units = kiln_cuda_wave_units(c, wave);
+    bool ahead = wave > 0 && wave == c->ahead;
+    if (ahead)
+        say(a, "    for (int64_t u = blockIdx.x; u < (run + 1 < all.c.runs ? %lldL : %lldL); u += gridDim.x) {\n",
+            LL(units + kiln_cuda_wave_units(c, 0)), LL(units));
+    else
+        say(a, "    for (int64_t u = blockIdx.x; u < %lldL; u += gridDim.x) {\n", LL(units));
+    say_units(a, wave, 0);
+    if (ahead)
+        say_gathering_ahead(a, units);
     say(a, "        __syncthreads();\n    }\n");
+}
+
+static void say_waves(author *a)
+{
+    const kiln_cuda_chain *c = a->chain;
+    for (int wave = 0; wave < c->nwaves; wave++) {
+        bool gathered = c->ahead && wave == 0;
+        if (gathered)
+            say(a, "    if (run == 0) {\n");
+        say_wave(a, wave);
+        if (wave + 1 < c->nwaves)
+            say(a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
+        if (gathered)
+            say(a, "    }\n");
+    }
+}
+
+/* One run after the other, with a barrier between them as between waves. Where batches are gathered ahead only the
+ * first has a first wave. */
+static void say_runs(author *a)
+{
+    const kiln_cuda_chain *c = a->chain;
+    say(a,
+        "#pragma unroll 1\n    for (unsigned run = 0; run < all.c.runs; run++) {\n"
+        "    const parameters k = {begin_run(all.c, run, %d), all.data[all.set[run]], %s};\n",
+        c->ahead ? c->nwaves - 1 : c->nwaves, c->nwords ? "all.words[run]" : "0");
+    say_waves(a);
+    say(a, "    if (run + 1 < all.c.runs)\n        stopped = barrier(k.c, %d, stopped);\n    }\n", c->nwaves);
 }
 
 char *kiln_cuda_chain_text(const kiln_cuda_chain *chain)
@@ -235,15 +292,13 @@ char *kiln_cuda_chain_text(const kiln_cuda_chain *chain)
             say_shape(&a, s);
     }
     say(&a,
-        "\nextern \"C\" __global__ void __launch_bounds__(%d, 1) kiln_generated(const __grid_constant__ parameters "
-        "k)\n{\n"
-        "    extern __shared__ __align__(16) uint64_t scratch[];\n    bool stopped = begin(k.c);\n",
-        KILN_CUDA_WALK_THREADS);
-    for (int wave = 0; wave < chain->nwaves; wave++) {
-        say_wave(&a, wave);
-        if (wave + 1 < chain->nwaves)
-            say(&a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
-    }
+        "\nextern \"C\" __global__ void __launch_bounds__(%d, 1) kiln_generated(const __grid_constant__ %s)\n{\n"
+        "    extern __shared__ __align__(16) uint64_t scratch[];\n    bool stopped = begin(%s);\n",
+        KILN_CUDA_WALK_THREADS, chain->alone ? "batch all" : "parameters k", chain->alone ? "all.c" : "k.c");
+    if (chain->alone)
+        say_runs(&a);
+    else
+        say_waves(&a);
     say(&a, "}\n");
     return kiln_cuda_written(&a.w);
 }

@@ -1,6 +1,6 @@
 /* The CUDA device from inside: what its files share. A plan is cut into parts (exec.h): single kernels, and chains of
- * small ones (chain.h). A plan that is one chain is one launch; any other becomes a CUDA graph, for which every kernel
- * of the plan has a launcher that puts work on a stream while it is captured. */
+ * small ones (chain.h). A plan that is one chain is one launch, or several runs of it are; any other becomes a CUDA
+ * graph, for which every kernel of the plan has a launcher that puts work on a stream while it is captured. */
 #ifndef KILN_CUDA_CUDA_H
 #define KILN_CUDA_CUDA_H
 
@@ -16,7 +16,7 @@ typedef struct kiln_cuda_flight { /* a run that may not be over yet */
 
 typedef struct kiln_cuda_device {
     int index;
-    cudaStream_t stream;
+    cudaStream_t run_stream;  /* for what belongs to a run that is being launched; all else uses kiln_cuda_stream */
     kiln_cuda_state *state;   /* on the device */
     kiln_cuda_record *record; /* on the host */
     kiln_cuda_record *mapped; /* the same, as kernels address it */
@@ -27,6 +27,8 @@ typedef struct kiln_cuda_device {
     uint64_t faults;           /* runs that met one */
     kiln_cuda_flight *flights; /* oldest first */
     int64_t nflights, flights_capacity;
+    struct kiln_cuda_chain *pending; /* has runs that were given and are not launched yet (pending.h); NULL: none do */
+    const void *pending_kernel;      /* what they are launched with */
     bool lost;
     struct kiln_cuda_memory *memory;   /* memory.c; with a lock of its own */
     struct kiln_cuda_lt *lt;           /* cuBLASLt, opened by matmul.c on first use */
@@ -48,8 +50,12 @@ bool kiln_cuda_has_memory(kiln_cuda_device *d, cudaError_t e);
 /* Makes the device current for the calling thread. */
 bool kiln_cuda_enter(kiln_cuda_device *d);
 
-/* Waits until nothing is under way on the stream; false with an error if something failed. Takes the lock: a stream
- * cannot be waited for while another thread captures on it. */
+/* The stream, for work that comes after all that was given so far: runs that are pending are launched first. NULL with
+ * an error if that fails. With the lock held. */
+cudaStream_t kiln_cuda_stream(kiln_cuda_device *d);
+
+/* Waits until all that was given is over; false with an error if something failed. Takes the lock: a stream cannot be
+ * waited for while another thread captures on it. */
 bool kiln_cuda_idle(kiln_cuda_device *d);
 
 /* Groups: pointwise, or ended by a reduction, or fed by a product that lies at `head` (NULL: none), dense. */

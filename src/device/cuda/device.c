@@ -11,6 +11,7 @@
 #include "device/cuda/lt.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/nvml.h"
+#include "device/cuda/pending.h"
 #include "device/cuda/pinned.h"
 #include "device/cuda/staging.h"
 
@@ -65,7 +66,8 @@ bool kiln_cuda_enter(kiln_cuda_device *d)
 bool kiln_cuda_idle(kiln_cuda_device *d)
 {
     pthread_mutex_lock(&d->lock);
-    bool ok = kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed");
+    cudaStream_t stream = kiln_cuda_stream(d);
+    bool ok = stream && kiln_cuda_ok(d, cudaStreamSynchronize(stream), "a step failed");
     pthread_mutex_unlock(&d->lock);
     return ok;
 }
@@ -76,13 +78,14 @@ static void cuda_close(void *dev)
 {
     kiln_cuda_device *d = dev;
     if (cudaSetDevice(d->index) == cudaSuccess) {
+        kiln_cuda_flush(d);
         kiln_cuda_staging_close(d);
         kiln_cuda_codegen_close(d);
         kiln_cuda_lt_close(d);
         kiln_cuda_dnn_close(d);
-        if (d->stream) {
-            cudaStreamSynchronize(d->stream);
-            cudaStreamDestroy(d->stream);
+        if (d->run_stream) {
+            cudaStreamSynchronize(d->run_stream);
+            cudaStreamDestroy(d->run_stream);
         }
         kiln_cuda_memory_close(d);
         cudaFree(d->state);
@@ -110,7 +113,7 @@ static bool set_up(kiln_cuda_device *d)
         return false;
     d->multiprocessors = p.multiProcessorCount;
     d->capability = p.major * 10 + p.minor;
-    return kiln_cuda_ok(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "no stream") &&
+    return kiln_cuda_ok(d, cudaStreamCreateWithFlags(&d->run_stream, cudaStreamNonBlocking), "no stream") &&
            kiln_cuda_ok(d, cudaMalloc((void **)&d->state, sizeof *d->state), "no memory") &&
            kiln_cuda_ok(d, cudaMemset(d->state, 0, sizeof *d->state), "memory cannot be written") &&
            kiln_cuda_ok(d, cudaHostAlloc((void **)&d->record, sizeof *d->record, cudaHostAllocMapped),
@@ -156,7 +159,8 @@ static bool copy(kiln_cuda_device *d, void *to, const void *from, size_t bytes, 
                  const char *failed)
 {
     pthread_mutex_lock(&d->lock);
-    bool ok = kiln_cuda_ok(d, cudaMemcpyAsync(to, from, bytes, kind, d->stream), failed);
+    cudaStream_t stream = kiln_cuda_stream(d);
+    bool ok = stream && kiln_cuda_ok(d, cudaMemcpyAsync(to, from, bytes, kind, stream), failed);
     pthread_mutex_unlock(&d->lock);
     return ok;
 }
@@ -171,7 +175,7 @@ static bool cuda_copy_in(void *dev, kiln_address to, const void *from, size_t by
 static bool cuda_wait(void *dev)
 {
     kiln_cuda_device *d = dev;
-    return kiln_cuda_enter(d) && kiln_cuda_idle(d) && kiln_cuda_settle(d) && kiln_cuda_memory_check(d);
+    return kiln_cuda_enter(d) && kiln_cuda_settle(d) && kiln_cuda_memory_check(d);
 }
 
 static bool cuda_copy_out(void *dev, void *to, kiln_address from, size_t bytes)

@@ -136,7 +136,7 @@ static struct kiln_cuda_dnn *open_dnn(const kiln_cuda_device *d, const char *ope
     n->library = open_library(n, operation);
     if (n->library) {
         int mode = kiln_cuda_relax();
-        cudnnStatus_t status = start(n, d->stream);
+        cudnnStatus_t status = start(n, d->run_stream);
         kiln_cuda_unrelax(mode);
         if (status == CUDNN_STATUS_SUCCESS)
             return n;

@@ -1,12 +1,13 @@
 /* Plans on CUDA: a plan is cut into parts, single kernels and chains of small ones. A plan that is one chain is one
- * launch; others become a graph for each set of addresses they are run with (few: parameters stay where they are,
- * batches alternate between a few buffers). */
+ * launch, or several runs of it are (pending.h); others become a graph for each set of addresses they are run with
+ * (few: parameters stay where they are, batches alternate between a few buffers). */
 #include "device/cuda/exec.h"
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/codegen.h"
 #include "device/cuda/memory.h"
+#include "device/cuda/pending.h"
 
 /* ---- Parts ---- */
 
@@ -63,21 +64,40 @@ static bool make_chains(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_bindi
 
 /* ---- Lowering ---- */
 
+/* A graph must not go while it runs, nor a chain that has runs pending. */
+static void wait_for_last_run(kiln_cuda_device *d, const kiln_cuda_exec *e)
+{
+    pthread_mutex_lock(&d->lock);
+    cudaStream_t stream = kiln_cuda_stream(d);
+    if (stream)
+        cudaStreamSynchronize(stream);
+    for (int64_t i = 0; i < d->nflights; i++)
+        if (d->flights[i].plan == e->plan)
+            d->flights[i].plan = NULL;
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* On a device that is lost. */
+static void abandon_runs(kiln_cuda_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    kiln_cuda_abandon(d);
+    pthread_mutex_unlock(&d->lock);
+}
+
 void kiln_cuda_dispose(void *dev, void *p)
 {
     kiln_cuda_device *d = dev;
     kiln_cuda_exec *e = p;
-    if (cudaSetDevice(d->index) == cudaSuccess) {
+    if (cudaSetDevice(d->index) != cudaSuccess)
+        abandon_runs(d);
+    else {
         uint64_t memory = kiln_cuda_watch(d);
-        pthread_mutex_lock(&d->lock);
-        cudaStreamSynchronize(d->stream); /* a graph must not go while it runs */
-        for (int64_t i = 0; i < d->nflights; i++)
-            if (d->flights[i].plan == e->plan)
-                d->flights[i].plan = NULL;
-        pthread_mutex_unlock(&d->lock);
+        wait_for_last_run(d, e);
         for (int i = 0; i < KILN_CUDA_GRAPHS; i++)
             kiln_cuda_graph_free(&e->graphs[i]);
         cudaFree(e->scalars);
+        cudaFree(e->batches);
         kiln_cuda_watched(d, memory);
     }
     for (int64_t i = 0; i < e->nparts; i++)
@@ -96,8 +116,9 @@ static bool make_memory(kiln_cuda_device *d, kiln_cuda_exec *e)
         return false;
     e->barriers = (unsigned long long *)(void *)(e->scalars + scalars);
     pthread_mutex_lock(&d->lock); /* not into a graph that another thread captures */
-    bool ok =
-        kiln_cuda_ok(d, cudaMemsetAsync(e->scalars, 0, n * sizeof(double), d->stream), "memory cannot be written");
+    cudaStream_t stream = kiln_cuda_stream(d);
+    bool ok = stream &&
+              kiln_cuda_ok(d, cudaMemsetAsync(e->scalars, 0, n * sizeof(double), stream), "memory cannot be written");
     pthread_mutex_unlock(&d->lock);
     return ok;
 }
@@ -125,31 +146,49 @@ static void let_go(kiln_cuda_device *d, int64_t n)
     d->nflights -= n;
 }
 
-bool kiln_cuda_settle(kiln_cuda_device *d)
+typedef struct failure {
+    uint64_t run; /* 0: there was none */
+    kiln_bad_index bad;
+    const kiln_plan *plan; /* NULL: it is gone */
+} failure;
+
+/* With nothing under way: what the first run that failed met. It and all behind it have failed; those that come next
+ * begin anew. */
+static failure take_failure(kiln_cuda_device *d, cudaStream_t stream)
 {
-    pthread_mutex_lock(&d->lock);
-    uint64_t failed = d->record->run;
-    kiln_bad_index bad = {d->record->kernel, d->record->index, d->record->limit};
-    const kiln_plan *plan = NULL;
-    for (int64_t i = 0; failed && i < d->nflights; i++) {
-        if (d->flights[i].number == failed)
-            plan = d->flights[i].plan;
-        if (d->flights[i].number >= failed)
+    failure f = {d->record->run, {d->record->kernel, d->record->index, d->record->limit}, NULL};
+    for (int64_t i = 0; f.run && i < d->nflights; i++) {
+        if (d->flights[i].number == f.run)
+            f.plan = d->flights[i].plan;
+        if (d->flights[i].number >= f.run)
             atomic_store(&d->flights[i].run->failed, true);
     }
-    if (failed) {
+    if (f.run) {
         d->faults++;
         memset((void *)d->record, 0, sizeof *d->record);
-        cudaMemsetAsync(d->state, 0, sizeof *d->state, d->stream);
+        cudaMemsetAsync(d->state, 0, sizeof *d->state, stream);
     }
-    let_go(d, d->nflights);
+    d->record->done = d->runs;
+    return f;
+}
+
+bool kiln_cuda_settle(kiln_cuda_device *d)
+{
+    failure f = {0};
+    pthread_mutex_lock(&d->lock);
+    cudaStream_t stream = kiln_cuda_stream(d);
+    bool ok = stream && kiln_cuda_ok(d, cudaStreamSynchronize(stream), "a step failed");
+    if (ok) {
+        f = take_failure(d, stream);
+        let_go(d, d->nflights);
+    }
     pthread_mutex_unlock(&d->lock);
-    if (!failed)
-        return true;
-    if (plan)
-        return kiln_fail_bad_index(plan, &bad);
+    if (!ok || !f.run)
+        return ok;
+    if (f.plan)
+        return kiln_fail_bad_index(f.plan, &f.bad);
     return kiln_fail(KILN_E_INDEX, NULL, "index %lld is out of range: it must be at least 0 and below %lld",
-                     (long long)bad.index, (long long)bad.limit);
+                     (long long)f.bad.index, (long long)f.bad.limit);
 }
 
 /* What has run a few times may never run again, and opening the compiler takes a tenth of a second. */
@@ -157,6 +196,22 @@ bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e)
 {
     enum { OFTEN = 16 };
     return e->runs >= OFTEN || kiln_cuda_compiles() == 2;
+}
+
+/* Where there is none its kernels run one by one. */
+static bool take_own_memory(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_chain *chain)
+{
+    if (!e->whole || !chain->own_bytes)
+        return true;
+    uint64_t memory = kiln_cuda_watch(d);
+    cudaError_t taken = cudaMalloc(&e->batches, 2 * chain->own_bytes);
+    kiln_cuda_watched(d, memory);
+    chain->own = (kiln_address)(uintptr_t)e->batches;
+    if (taken != cudaErrorMemoryAllocation)
+        return kiln_cuda_ok(d, taken, "no memory for batches");
+    cudaGetLastError();
+    e->whole = NULL;
+    return true;
 }
 
 /* A plan that is one chain is launched as that, once its kernel is there. */
@@ -167,19 +222,27 @@ static bool find_whole(kiln_cuda_device *d, kiln_cuda_exec *e)
     if (!chain || e->whole || e->asked == generation || !kiln_cuda_worth_compiling(e))
         return true;
     e->asked = generation;
-    return kiln_cuda_chain_kernel(d, chain, &e->whole);
+    return kiln_cuda_chain_kernel(d, chain, &e->whole) && take_own_memory(d, e, chain);
 }
 
-/* With the lock held. */
-static bool launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
+/* Runs that are over, told by the device before the next one; once they are half of all, so that the others are seldom
+ * moved. None while there is a fault that the host has not dealt with: it comes to be known before the number does. */
+static void let_go_of_finished(kiln_cuda_device *d)
+{
+    uint64_t done = d->record->done, first = d->nflights ? d->flights[0].number : UINT64_MAX;
+    int64_t over = done >= first && !d->record->run ? (int64_t)(done - first) + 1 : 0;
+    if (over > 0 && over >= d->nflights / 2)
+        let_go(d, over);
+}
+
+/* With the lock held: launches the run, or leaves it to a launch of several. */
+static bool start(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
 {
     if (!make_chains(d, e, b) || !find_whole(d, e))
         return false;
-    if (!e->whole)
-        return kiln_cuda_graph_launch(d, e, b, d->runs + 1);
-    kiln_cuda_call c;
-    kiln_cuda_make_call(&c, d, e->plan, &e->plan->kernels[0], b, NULL);
-    return kiln_cuda_chain_launch(e->parts[0].chain, &c, e->whole, d->runs + 1);
+    if (e->whole)
+        return kiln_cuda_pend(d, e->parts[0].chain, e->whole, b);
+    return kiln_cuda_flush(d) && kiln_cuda_graph_launch(d, e, b, d->runs + 1);
 }
 
 bool kiln_cuda_run(void *dev, void *p, const kiln_binding *b)
@@ -189,15 +252,13 @@ bool kiln_cuda_run(void *dev, void *p, const kiln_binding *b)
     if (!kiln_cuda_enter(d))
         return false;
     pthread_mutex_lock(&d->lock);
-    int64_t over = 0;
-    while (over < d->nflights && !d->record->run && d->flights[over].number <= d->record->done)
-        over++;
-    let_go(d, over);
-    bool ok = KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) && launch(d, e, b);
+    let_go_of_finished(d);
+    bool ok = KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) && start(d, e, b);
     if (ok) {
         e->runs++;
         kiln_run_ref(b->run);
         d->flights[d->nflights++] = (kiln_cuda_flight){++d->runs, b->run, e->plan};
+        ok = kiln_cuda_flush_due(d);
     }
     pthread_mutex_unlock(&d->lock);
     return ok;

@@ -13,8 +13,8 @@ void *kiln_cuda_lower(void *dev, const kiln_plan *plan);
 void kiln_cuda_dispose(void *dev, void *exec);
 bool kiln_cuda_run(void *dev, void *exec, const kiln_binding *binding);
 
-/* Called when the stream is idle: lets go of finished runs; if one met a bad index, it and all that were given after it
- * have failed, and the error says so. */
+/* Waits until all that was given is over and lets go of finished runs; if one met a bad index, it and all that were
+ * given after it have failed, and the error says so. */
 bool kiln_cuda_settle(kiln_cuda_device *d);
 
 /* ---- Calls ---- */
@@ -58,6 +58,7 @@ typedef struct kiln_cuda_exec {
     unsigned long long *barriers; /* on the device: one a part */
     const void *whole;            /* the kernel of a chain that is the whole plan; NULL: not there (yet) */
     uint64_t asked;               /* for it: in which generation; 0: never */
+    void *batches;                /* on the device: the chain's own memory, if it wants some */
     uint64_t runs;
     kiln_cuda_graph graphs[KILN_CUDA_GRAPHS];
     uint64_t clock;

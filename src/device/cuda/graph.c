@@ -23,7 +23,7 @@ static bool launch_part(kiln_cuda_device *d, const kiln_cuda_exec *e, const kiln
             !kiln_cuda_chain_kernel(d, p->chain, &kernel))
             return false;
         if (kernel)
-            return kiln_cuda_chain_launch(p->chain, &call, kernel, 0);
+            return kiln_cuda_chain_add(p->chain, b, e->scalars) && kiln_cuda_chain_launch(d, p->chain, kernel, 0);
         if (!kiln_cuda_launch(&call))
             return false;
     }
@@ -83,7 +83,7 @@ static bool set_before(capture *c, const kiln_cuda_part *p)
     if (p->chain && c->chain >= 0 && !add_nodes(&c->before, c->ends[c->chain].at, c->ends[c->chain].n))
         return false;
     return kiln_cuda_ok(c->d,
-                        cudaStreamUpdateCaptureDependencies(c->d->stream, c->before.at, NULL, (size_t)c->before.n,
+                        cudaStreamUpdateCaptureDependencies(c->d->run_stream, c->before.at, NULL, (size_t)c->before.n,
                                                             cudaStreamSetCaptureDependencies),
                         "nodes of a step cannot wait for each other");
 }
@@ -93,7 +93,7 @@ static bool note_ends(capture *c, int64_t part)
     enum cudaStreamCaptureStatus status;
     const cudaGraphNode_t *at = NULL;
     size_t n = 0;
-    return kiln_cuda_ok(c->d, cudaStreamGetCaptureInfo(c->d->stream, &status, NULL, NULL, &at, NULL, &n),
+    return kiln_cuda_ok(c->d, cudaStreamGetCaptureInfo(c->d->run_stream, &status, NULL, NULL, &at, NULL, &n),
                         "capturing a step failed") &&
            add_nodes(&c->ends[part], at, (int64_t)n);
 }
@@ -112,11 +112,11 @@ static bool capture_graph(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_grap
 {
     capture c = {.d = d, .e = e, .b = b, .chain = -1};
     c.ends = kiln_alloc_zero((size_t)e->nparts + 1, sizeof *c.ends);
-    bool ok = c.ends && kiln_cuda_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal),
+    bool ok = c.ends && kiln_cuda_ok(d, cudaStreamBeginCapture(d->run_stream, cudaStreamCaptureModeThreadLocal),
                                      "capturing a step did not begin");
     if (ok) {
         ok = capture_parts(&c);
-        cudaError_t ended = cudaStreamEndCapture(d->stream, &g->graph);
+        cudaError_t ended = cudaStreamEndCapture(d->run_stream, &g->graph);
         ok = ok && kiln_cuda_ok(d, ended, "capturing a step failed") &&
              kiln_cuda_ok(d, cudaGraphInstantiate(&g->exec, g->graph, 0), "a step has no graph");
     }
@@ -156,7 +156,7 @@ void kiln_cuda_graph_free(kiln_cuda_graph *g)
 /* It may be running. */
 static bool wait_for(kiln_cuda_device *d, const kiln_cuda_graph *g)
 {
-    return !g->exec || kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed");
+    return !g->exec || kiln_cuda_ok(d, cudaStreamSynchronize(d->run_stream), "a step failed");
 }
 
 static kiln_cuda_graph *find_graph(kiln_cuda_exec *e, const kiln_binding *b)
@@ -222,7 +222,7 @@ static bool launch_headers(kiln_cuda_device *d, const kiln_cuda_exec *e, const d
     do {
         int left = e->plan->nscalars - h.first;
         h.n = left < KILN_CUDA_HEADER ? left : KILN_CUDA_HEADER;
-        if (!kiln_cuda_ok(d, kiln_cuda_header_launch(d->stream, &h, scalars + h.first), "scalars cannot be set"))
+        if (!kiln_cuda_ok(d, kiln_cuda_header_launch(d->run_stream, &h, scalars + h.first), "scalars cannot be set"))
             return false;
         h.first += h.n;
         h.nbarriers = 0;
@@ -242,5 +242,5 @@ bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_b
     if (e->strangers > KILN_CUDA_GRAPHS)
         return launch_headers(d, e, b->scalars, run) && launch_parts(d, e, b);
     return (is_current(d, e, g) || make_graph(d, e, g, b)) && launch_headers(d, e, b->scalars, run) &&
-           kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->stream), "a step cannot be launched");
+           kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->run_stream), "a step cannot be launched");
 }

@@ -15,7 +15,9 @@ kiln_cuda_guards kiln_cuda_guards_wanted(void)
 
 static bool fill(kiln_cuda_device *d, void *zone, size_t bytes)
 {
-    return !bytes || kiln_cuda_ok(d, cudaMemsetAsync(zone, PATTERN, bytes, d->stream), "a guard zone cannot be set");
+    cudaStream_t stream = bytes ? kiln_cuda_stream(d) : NULL;
+    return !bytes ||
+           (stream && kiln_cuda_ok(d, cudaMemsetAsync(zone, PATTERN, bytes, stream), "a guard zone cannot be set"));
 }
 
 kiln_address kiln_cuda_guards_allocate(kiln_cuda_device *d, kiln_cuda_guards *g, size_t bytes)
@@ -38,10 +40,11 @@ kiln_address kiln_cuda_guards_allocate(kiln_cuda_device *d, kiln_cuda_guards *g,
 static size_t damage(kiln_cuda_device *d, char *zone, size_t bytes, size_t *first)
 {
     unsigned char seen[ZONE];
-    if (!bytes ||
-        !kiln_cuda_ok(d, cudaMemcpyAsync(seen, zone, bytes, cudaMemcpyDeviceToHost, d->stream),
+    cudaStream_t stream = bytes ? kiln_cuda_stream(d) : NULL;
+    if (!stream ||
+        !kiln_cuda_ok(d, cudaMemcpyAsync(seen, zone, bytes, cudaMemcpyDeviceToHost, stream),
                       "a guard zone cannot be read") ||
-        !kiln_cuda_ok(d, cudaStreamSynchronize(d->stream), "a step failed"))
+        !kiln_cuda_ok(d, cudaStreamSynchronize(stream), "a step failed"))
         return 0;
     size_t last = bytes;
     *first = 0;

@@ -298,7 +298,7 @@ bool kiln_cuda_lt_run(kiln_cuda_device *d, const kiln_cuda_product *p, const voi
     int mode = kiln_cuda_relax();
     cublasStatus_t status = lt->run(lt->handle, &x.operation, f64 ? (const void *)&one_f64 : &one, b, &x.first, a,
                                     &x.second, f64 ? (const void *)&zero_f64 : &zero, c, &x.result, c, &x.result,
-                                    &chosen.algorithm, chosen.bytes ? workspace : NULL, chosen.bytes, d->stream);
+                                    &chosen.algorithm, chosen.bytes ? workspace : NULL, chosen.bytes, d->run_stream);
     kiln_cuda_unrelax(mode);
     return status == CUBLAS_STATUS_SUCCESS ||
            kiln_fail(KILN_E_LOST, "matmul", "cuda:%d: cuBLASLt failed: %s", d->index, lt->status_text(status));

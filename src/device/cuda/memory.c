@@ -115,15 +115,15 @@ void kiln_cuda_memory_close(kiln_cuda_device *d)
 
 static void lock(kiln_cuda_device *d)
 {
-    if (d->memory->guards.on)
-        pthread_mutex_lock(&d->lock); /* guards go through the stream */
+    if (d->memory->plain)
+        pthread_mutex_lock(&d->lock); /* what is freed, and guards, go through the stream */
     pthread_mutex_lock(&d->memory->lock);
 }
 
 static void unlock(kiln_cuda_device *d)
 {
     pthread_mutex_unlock(&d->memory->lock);
-    if (d->memory->guards.on)
+    if (d->memory->plain)
         pthread_mutex_unlock(&d->lock);
 }
 
@@ -155,8 +155,8 @@ kiln_address kiln_cuda_allocate(void *dev, size_t bytes)
     return address;
 }
 
-/* Work that was given before may still use the block: cudaFree waits for it, and what is mapped stays mapped until
- * kiln_cuda_trim, which does. */
+/* Work that was given before may still use the block: cudaFree waits for it once it is launched, and what is mapped
+ * stays mapped until kiln_cuda_trim, which waits for it. */
 void kiln_cuda_release(void *dev, kiln_address address, size_t bytes)
 {
     kiln_cuda_device *d = dev;
@@ -165,6 +165,8 @@ void kiln_cuda_release(void *dev, kiln_address address, size_t bytes)
         return;
     lock(d);
     m->handed -= bytes;
+    if (m->plain)
+        kiln_cuda_stream(d);
     if (m->guards.on)
         kiln_cuda_guards_release(d, &m->guards, address);
     else if (m->plain)

@@ -26,7 +26,9 @@ void kiln_cuda_unpin(void *dev, void *memory)
     if (!memory || cudaSetDevice(d->index) != cudaSuccess)
         return;
     pthread_mutex_lock(&d->lock); /* another thread may be capturing on the stream */
-    cudaStreamSynchronize(d->stream);
+    cudaStream_t stream = kiln_cuda_stream(d);
+    if (stream)
+        cudaStreamSynchronize(stream);
     pthread_mutex_unlock(&d->lock);
     cudaFreeHost(memory);
     cudaGetLastError();

@@ -65,8 +65,9 @@ uint64_t kiln_cuda_mark(void *dev)
         return 0;
     pthread_mutex_lock(&d->lock);
     struct kiln_cuda_staging *s = staging_of(d);
-    uint64_t mark = s ? s->marked + 1 : 0;
-    if (s && kiln_cuda_ok(d, cudaEventRecord(s->marks[mark % EVENTS], d->stream), "its work cannot be marked"))
+    cudaStream_t stream = s ? kiln_cuda_stream(d) : NULL;
+    uint64_t mark = stream ? s->marked + 1 : 0;
+    if (stream && kiln_cuda_ok(d, cudaEventRecord(s->marks[mark % EVENTS], stream), "its work cannot be marked"))
         s->marked = mark;
     else
         mark = 0;
@@ -109,8 +110,10 @@ bool kiln_cuda_await_copy(void *dev, uint64_t ticket)
         return false;
     pthread_mutex_lock(&d->lock);
     struct kiln_cuda_staging *s = d->staging;
-    bool ok = ticket <= s->done ||
-              kiln_cuda_ok(d, cudaStreamWaitEvent(d->stream, s->copies[ticket % EVENTS], 0), "a step cannot wait");
+    bool done = ticket <= s->done;
+    cudaStream_t stream = done ? NULL : kiln_cuda_stream(d);
+    bool ok = done || (stream && kiln_cuda_ok(d, cudaStreamWaitEvent(stream, s->copies[ticket % EVENTS], 0),
+                                              "a step cannot wait"));
     pthread_mutex_unlock(&d->lock);
     return ok;
 }

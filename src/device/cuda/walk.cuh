@@ -11,19 +11,28 @@
 #include "device/cuda/tile.cuh"
 #include "device/cuda/walk.h"
 
-/* Waits for what was launched before, where it was launched without waiting itself (the next one can come as near from
- * now on), and does what a graph's header does. True when an earlier run was stopped and this one must write no slot. */
+/* Waits for what was launched before, where it was launched without waiting itself; the next one can come as near from
+ * now on. True when an earlier run was stopped and this one must write no slot. */
 KILN_PW_INLINE bool begin(const kiln_cuda_walk &c)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-    if (c.run && blockIdx.x == 0 && threadIdx.x == 0) {
-        *(volatile unsigned long long *)&c.state->run = c.run;
-        c.record->done = c.run - 1;
-    }
     return *(volatile int32_t *)&c.state->stop != 0;
+}
+
+/* One of several runs; each of those before it had as many barriers as `waves`. Does what a graph's first node does. */
+KILN_PW_INLINE kiln_cuda_walk begin_run(const kiln_cuda_walk &c, unsigned number, unsigned waves)
+{
+    kiln_cuda_walk one = c;
+    one.base += (unsigned long long)number * waves * gridDim.x;
+    one.run += number;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        *(volatile unsigned long long *)&one.state->run = one.run;
+        one.record->done = one.run - 1;
+    }
+    return one;
 }
 
 /* Waits for all blocks; `count` is how many barriers there were with this one. What they wrote before it is seen behind

@@ -1,0 +1,27 @@
+/* What a CUDA device that runs nothing has been given (launches.c): for the plugin of lowering.c, and for tests, which
+ * find these functions by their names. */
+#ifndef KILN_TEST_LAUNCHES_H
+#define KILN_TEST_LAUNCHES_H
+
+#include <stdbool.h>
+#include "tensor/tensor.h"
+
+KILN_PLUGIN_API int fake_launches(void);          /* of whole steps, so far */
+KILN_PLUGIN_API int fake_runs(void);              /* in these launches */
+KILN_PLUGIN_API int fake_runs_given(void);        /* of any plan, launched or not */
+KILN_PLUGIN_API int fake_gathered_ahead(void);    /* launches of several runs that gather batches ahead */
+KILN_PLUGIN_API int fake_wrong(void);             /* launches and runs that were not as they should be */
+KILN_PLUGIN_API int fake_begin(int runs);         /* lets so many runs begin; how many have not begun yet */
+KILN_PLUGIN_API int fake_fault(int run);          /* lets the launched run with this number meet a bad index; it */
+KILN_PLUGIN_API int fake_fail_launches(int fail); /* whether launches fail from now on; it */
+
+#ifdef KILN_FAKE_PLUGIN
+#include "device/cuda/exec.h"
+
+/* Sets up the device, and starts a run as exec.c does: with addresses and scalars that launches are compared with. */
+bool fake_open(kiln_cuda_device *d);
+void fake_close(kiln_cuda_device *d);
+bool fake_run(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b);
+#endif
+
+#endif
