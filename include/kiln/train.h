@@ -114,7 +114,8 @@ typedef struct kiln_fit_options {
 } kiln_fit_options;
 
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is
- * such an error: found within 50 steps, and before anything is saved. */
+ * such an error: found within 50 steps, on a device that works beside the host within 100, and before anything is
+ * saved. */
 #define kiln_fit(model, train, ...) kiln_fit_(model, train, (kiln_fit_options){__VA_ARGS__})
 KILN_API kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options options);
 

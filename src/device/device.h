@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-enum { KILN_DEVICE_VERSION = 2 };
+enum { KILN_DEVICE_VERSION = 3, KILN_COPIES_OUT = 64 };
 
 typedef struct kiln_device_table {
     uint32_t version; /* KILN_DEVICE_VERSION */
@@ -63,6 +63,14 @@ typedef struct kiln_device_table {
     bool (*copy_in_later)(void *dev, kiln_address to, const void *from, size_t bytes, uint64_t mark, uint64_t *ticket);
     bool (*await_copy)(void *dev, uint64_t ticket);
     bool (*copied)(void *dev, uint64_t ticket, bool wait);
+
+    /* Copies to the host that are begun now and waited for later. Such a copy keeps its place in the order of runs and
+     * copies: it sees all runs given before it and none after; `to`, pinned as a rule, belongs to it until it is done.
+     * `copied_out` waits for that, but for nothing given after the copy; false if a run before it failed, with the
+     * error of that run where nobody was told of it yet. The last KILN_COPIES_OUT tickets can be asked about, also
+     * again. (optional, both or none: copy_out) */
+    bool (*copy_out_later)(void *dev, void *to, kiln_address from, size_t bytes, uint64_t *ticket);
+    bool (*copied_out)(void *dev, uint64_t ticket);
 
     /* Is there a kernel for the operation with a first operand of this dtype? */
     bool (*supports)(void *dev, const kiln_op *op, kiln_dtype dtype);

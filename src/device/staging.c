@@ -1,4 +1,5 @@
-/* Copies beside the runs, for the layers above: by the device's own way, or at once where it has none. */
+/* Copies beside the runs, and to the host later, for the layers above: by the device's own way, or at once where it
+ * has none. */
 #include "core/alloc.h"
 #include "device/device.h"
 #include "tensor/memory.h"
@@ -57,4 +58,21 @@ bool kiln_copy_done(kiln_device device, uint64_t ticket, bool wait)
     void *dev;
     const kiln_device_table *table = ticket ? kiln_device_open(device, &dev) : NULL;
     return !ticket || (table && table->copied(dev, ticket, wait));
+}
+
+bool kiln_copy_out_later(kiln_device device, void *to, kiln_address from, size_t bytes, uint64_t *ticket)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    *ticket = 0;
+    if (!table || !table->copy_out_later)
+        return table && table->copy_out(dev, to, from, bytes);
+    return table->copy_out_later(dev, to, from, bytes, ticket);
+}
+
+bool kiln_copied_out(kiln_device device, uint64_t ticket)
+{
+    void *dev;
+    const kiln_device_table *table = ticket ? kiln_device_open(device, &dev) : NULL;
+    return !ticket || (table && table->copied_out(dev, ticket));
 }

@@ -17,7 +17,7 @@ bool kiln_copy_out(kiln_device device, void *to, kiln_address from, size_t bytes
 /* Copies that go on beside the runs, where a device can do that; elsewhere they are done at once, with the same result.
  * A copy begins when all that was given to the device before `mark` is over. `from` must stay as it is until
  * kiln_copy_done. All but that give false with an error. */
-typedef struct kiln_staging { /* host memory to copy from; pinned, if the device has such */
+typedef struct kiln_staging { /* host memory to copy from or to; pinned, if the device has such */
     void *memory;
     bool pinned;
 } kiln_staging;
@@ -29,5 +29,12 @@ bool kiln_copy_in_later(kiln_device device, kiln_address to, const void *from, s
                         uint64_t *ticket);
 bool kiln_copy_await(kiln_device device, uint64_t ticket); /* what is given from now on comes after the copy */
 bool kiln_copy_done(kiln_device device, uint64_t ticket, bool wait);
+
+/* A copy to the host that is begun here and waited for later, if the device can do that; else it is done at once, and
+ * the ticket is 0. It sees what was given to the device before it and nothing that is given after it. `to`, of a
+ * kiln_staging as a rule, must be left alone until kiln_copied_out, which can be asked again. Both give false with an
+ * error, the second one also if a run before the copy failed. */
+bool kiln_copy_out_later(kiln_device device, void *to, kiln_address from, size_t bytes, uint64_t *ticket);
+bool kiln_copied_out(kiln_device device, uint64_t ticket);
 
 #endif

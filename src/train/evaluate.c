@@ -79,7 +79,7 @@ static bool pass_all(const kiln_pass *p, kiln_loader *loader, kiln_meter *meter,
     while (!(p->stop && *p->stop) && kiln_loader_next(loader, &b)) {
         if (!pass_batch(p, meter, &b))
             return false;
-        if ((b.index + 1) % KILN_DRAIN == 0 && !kiln_meter_drain(meter, &totals))
+        if ((b.index + 1) % KILN_DRAIN == 0 && !kiln_meter_drain(meter))
             return false;
         if (p->show)
             p->show(p->context, meter, b.index + 1, total);
@@ -90,13 +90,22 @@ static bool pass_all(const kiln_pass *p, kiln_loader *loader, kiln_meter *meter,
     return kiln_meter_confusion(meter, r);
 }
 
+/* The caller's from an earlier pass as new, or one for this pass. */
+static bool ready_meter(const kiln_pass *p, kiln_meter *meter, kiln_device device)
+{
+    if (!meter->task)
+        return kiln_meter_init(meter, p->task, device, p->confusion);
+    kiln_meter_reset(meter);
+    return true;
+}
+
 bool kiln_pass_run(const kiln_pass *p, kiln_result *r)
 {
     double begun = kiln_seconds();
     kiln_random_state random = kiln_random_get(); /* validation must not change what training draws */
     kiln_device device = kiln_module_device(p->model);
     kiln_modes modes;
-    kiln_meter meter = {0};
+    kiln_meter own = {0}, *meter = p->meter ? p->meter : &own;
     bool done = false;
     if (!kiln_modes_get(&modes, p->model))
         return false;
@@ -104,9 +113,10 @@ bool kiln_pass_run(const kiln_pass *p, kiln_result *r)
     int64_t count = kiln_data_count(p->data), batch = p->batch < count ? p->batch : count;
     kiln_loader *loader = kiln_loader_new(p->data, .batch = batch, .workers = p->workers, .device = device);
     kiln_on_device (device)
-        done = loader && kiln_meter_init(&meter, p->task, device, p->confusion) && pass_all(p, loader, &meter, r);
+        done = loader && ready_meter(p, meter, device) && pass_all(p, loader, meter, r);
     kiln_loader_free(loader);
-    kiln_meter_free(&meter);
+    if (!p->meter)
+        kiln_meter_free(meter);
     kiln_modes_restore(&modes, p->model);
     kiln_random_set(random);
     r->seconds = kiln_seconds() - begun;
@@ -162,7 +172,15 @@ kiln_result kiln_evaluate_(kiln_module *model, kiln_dataset *data, kiln_evaluate
     kiln_task task = {.loss = o.loss, .loss_fn = o.loss_fn, .loss_context = o.loss_context, .metrics = o.metrics};
     shown s = {.task = &task, .begun = kiln_seconds()};
     kiln_progress_init(&s.progress, o.progress);
-    kiln_pass pass = {model, data, &task, o.batch ? o.batch : 256, o.workers, true, o.stop, show, &s};
+    kiln_pass pass = {.model = model,
+                      .data = data,
+                      .task = &task,
+                      .batch = o.batch ? o.batch : 256,
+                      .workers = o.workers,
+                      .confusion = true,
+                      .stop = o.stop,
+                      .show = show,
+                      .context = &s};
     kiln_random_state random = kiln_random_get();
     if (kiln_ok() && kiln_task_check(&task, model, &info, pass.batch, "evaluate") && !kiln_pass_run(&pass, &r)) {
         kiln_result_free(&r);

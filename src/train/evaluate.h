@@ -11,6 +11,7 @@ typedef struct kiln_pass {
     int64_t batch;
     int workers;
     bool confusion;
+    kiln_meter *meter; /* the caller's to free, empty at first, to be used by one pass after the other; NULL: none */
     volatile sig_atomic_t *stop;
     /* Called after each batch; may be NULL. */
     void (*show)(void *context, kiln_meter *meter, int64_t done, int64_t total);

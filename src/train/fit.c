@@ -66,7 +66,7 @@ static bool show(kiln_training *t, const char *phase)
     kiln_totals totals;
     if (!kiln_progress_due(&t->progress))
         return true;
-    if (!kiln_meter_read(&t->meter, &totals) || !kiln_training_check_loss(t, &totals))
+    if (!kiln_meter_read(&t->meter, &totals) || !kiln_training_check_loss(t, &totals, t->step))
         return false;
     kiln_result r = kiln_totals_result(&t->task, &totals);
     kiln_progress_line line = make_line(t, &r);
@@ -109,22 +109,6 @@ static bool note_first_step(kiln_training *t)
     return kiln_log_run(&t->log, &about);
 }
 
-/* Step lines come at most 200 times an epoch, at multiples of KILN_DRAIN steps. */
-static bool drain(kiln_training *t, int64_t steps_in_epoch)
-{
-    int64_t steps = (t->batches + t->o.accumulate - 1) / t->o.accumulate;
-    int64_t every = KILN_DRAIN * ((steps + 200 * KILN_DRAIN - 1) / (200 * KILN_DRAIN));
-    kiln_totals totals;
-    if (!kiln_meter_drain(&t->meter, &totals) || !kiln_training_check_loss(t, &totals))
-        return false;
-    if (steps_in_epoch % every != 0)
-        return true;
-    kiln_totals recent = kiln_totals_since(&totals, &t->line);
-    kiln_result mean = kiln_totals_result(&t->task, &recent);
-    t->line = totals;
-    return kiln_log_step(&t->log, t->step, &mean, t->lr);
-}
-
 /* ---- The batches of an epoch ---- */
 
 static bool asked_to_stop(kiln_training *t)
@@ -150,7 +134,7 @@ static bool after_step(kiln_training *t)
         return false;
     if (t->o.schedule && !t->o.schedule_epochs && !kiln_schedule_advance(t->o.schedule))
         return false;
-    if (steps_in_epoch % KILN_DRAIN == 0 && !drain(t, steps_in_epoch))
+    if (steps_in_epoch % KILN_DRAIN == 0 && !kiln_training_drain(t, steps_in_epoch))
         return false;
     for (int i = 0; i < t->o.ncallbacks; i++) {
         const kiln_callback *c = &t->o.callbacks[i];
@@ -213,6 +197,13 @@ static bool train_batches(kiln_training *t)
     return true;
 }
 
+/* After an error, too, the log tells of all that went well before it. */
+static bool train_to_end(kiln_training *t)
+{
+    bool done = train_batches(t);
+    return kiln_training_settle(t) && done;
+}
+
 /* ---- The end of an epoch ---- */
 
 /* Validation, and the best weights, both with the averaged weights where there are such. */
@@ -223,6 +214,7 @@ static bool look_at_weights(kiln_training *t, kiln_epoch *e, bool *better)
                       .task = &t->validation,
                       .batch = t->o.batch,
                       .workers = t->o.workers,
+                      .meter = &t->validation_meter,
                       .stop = t->o.stop,
                       .show = show_validation,
                       .context = t};
@@ -277,9 +269,10 @@ static bool report_epoch(kiln_training *t)
     kiln_totals totals;
     bool better = false;
     kiln_epoch e = {.epoch = t->epoch, .lr = t->lr};
-    double seconds = epoch_seconds(t), waited = t->waited + kiln_loader_waited(t->loader) - t->waited_at;
-    if (!kiln_meter_read(&t->meter, &totals) || !kiln_training_check_loss(t, &totals))
+    if (!kiln_meter_read(&t->meter, &totals) || !kiln_training_check_loss(t, &totals, t->step))
         return fail_here(t);
+    /* Only now are the epoch's steps over, on a device that runs on. */
+    double seconds = epoch_seconds(t), waited = t->waited + kiln_loader_waited(t->loader) - t->waited_at;
     e.train = kiln_totals_result(&t->task, &totals);
     e.train.seconds = seconds;
     e.test = (kiln_result){.loss = NAN, .accuracy = NAN, .top5 = NAN, .perplexity = NAN, .mae = NAN};
@@ -352,7 +345,7 @@ static bool run(kiln_training *t)
         kiln_progress_note(&t->progress, "Nothing to do: the checkpoint in %s has %lld epochs and %lld steps behind it",
                            t->o.checkpoint, (long long)t->epoch, (long long)t->step);
     while (t->epoch < t->o.epochs && !(t->batch == 0 && ran_out_of_patience(t))) {
-        if (!train_batches(t))
+        if (!train_to_end(t))
             return fail_here(t);
         if (t->history.stop == KILN_STOP_ASKED)
             break;
@@ -394,6 +387,7 @@ kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options
         close(t.folder);
     kiln_loader_free(t.loader);
     kiln_meter_free(&t.meter);
+    kiln_meter_free(&t.validation_meter);
     if (t.optim)
         kiln_zero_grad(t.optim);
     if (t.own_optim)

@@ -11,15 +11,32 @@
 
 static const unsigned asked_by[KILN_SUMS] = {~0u, KILN_ACCURACY, KILN_TOP5, KILN_MAE};
 
+/* Each sum is the first of a line: steps want memory that is aligned. */
+enum { LINE = KILN_BLOCK_ALIGN / sizeof(float) };
+typedef struct lines {
+    float at[KILN_SUMS][LINE];
+} lines;
+
+/* A tensor of its own, as steps assign to whole ones, in memory that belongs to `all`. */
+static kiln_tensor *sum_at(const kiln_tensor *all, int i)
+{
+    kiln_storage *s = kiln_storage_new(all->device, sizeof(float));
+    if (!s)
+        return NULL;
+    s->address = all->storage->address + (kiln_address)i * KILN_BLOCK_ALIGN;
+    s->has_memory = true;
+    return kiln_keep(kiln_tensor_make(s, KILN_F32, 0, NULL, NULL, 0));
+}
+
 bool kiln_meter_init(kiln_meter *m, const kiln_task *task, kiln_device device, bool confusion)
 {
     *m = (kiln_meter){.task = task, .fresh = true};
+    m->all = kiln_keep(kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(KILN_SUMS, LINE), device));
+    if (!m->all)
+        return false;
     for (int i = 0; i < KILN_SUMS; i++)
-        if (i == KILN_SUM_LOSS || (task->metrics & asked_by[i])) {
-            m->sum[i] = kiln_keep(kiln_tensor_new(NULL, KILN_F32, 0, NULL, device));
-            if (!m->sum[i])
-                return false;
-        }
+        if ((i == KILN_SUM_LOSS || (task->metrics & asked_by[i])) && !(m->sum[i] = sum_at(m->all, i)))
+            return false;
     if (!confusion || !(task->metrics & KILN_CONFUSION))
         return true;
     enum { MOST = 1 << 14 }; /* 2 GiB of counts */
@@ -33,8 +50,13 @@ bool kiln_meter_init(kiln_meter *m, const kiln_task *task, kiln_device device, b
 
 void kiln_meter_free(kiln_meter *m)
 {
+    if (m->begun > 0) /* what is still being written to must not go; later moves end after earlier ones */
+        kiln_copied_out(m->all->device, m->moves[(m->begun - 1) % KILN_MOVES].ticket);
+    if (m->staging.memory)
+        kiln_staging_give(m->all->device, &m->staging);
     for (int i = 0; i < KILN_SUMS; i++)
         kiln_release(m->sum[i]);
+    kiln_release(m->all);
     kiln_release(m->confusion);
     *m = (kiln_meter){0};
 }
@@ -44,11 +66,12 @@ void kiln_meter_reset(kiln_meter *m)
     m->drained = (kiln_totals){0};
     m->samples = 0;
     m->fresh = true;
+    m->ended = m->begun;
 }
 
 /* ---- In the step ---- */
 
-/* sum = sum·keep + value. `keep` is 0 for the first batch after a drain: a run-time scalar, so that batch has the same
+/* sum = sum·keep + value. `keep` is 0 for the first batch after a move: a run-time scalar, so that batch has the same
  * plan as all others and nothing needs to be written between steps. */
 static bool add_to(kiln_tensor *sum, kiln_tensor *value, double scale, double keep)
 {
@@ -116,16 +139,73 @@ bool kiln_meter_add(kiln_meter *m, kiln_tensor *loss, kiln_tensor *output, kiln_
     return done;
 }
 
+/* ---- Moving ---- */
+
+static lines *place_of(const kiln_meter *m, int64_t move)
+{
+    return (lines *)m->staging.memory + move % KILN_MOVES;
+}
+
+static void add_lines(const kiln_meter *m, const lines *from, int64_t samples, kiln_totals *t)
+{
+    for (int i = 0; i < KILN_SUMS; i++)
+        t->sum[i] += m->sum[i] ? (double)from->at[i][0] : 0;
+    t->samples += samples;
+}
+
+static bool add_move(const kiln_meter *m, int64_t move, kiln_totals *t)
+{
+    const struct kiln_move *one = &m->moves[move % KILN_MOVES];
+    if (!kiln_copied_out(m->all->device, one->ticket))
+        return false;
+    add_lines(m, place_of(m, move), one->samples, t);
+    return true;
+}
+
+bool kiln_meter_move(kiln_meter *m)
+{
+    kiln_device device = m->all->device;
+    struct kiln_move *one = &m->moves[m->begun % KILN_MOVES];
+    if (!kiln_eval() || (!m->staging.memory && !kiln_staging_take(device, KILN_MOVES * sizeof(lines), &m->staging)))
+        return false;
+    if (!kiln_copy_out_later(device, place_of(m, m->begun), m->all->storage->address, sizeof(lines), &one->ticket))
+        return false;
+    one->samples = m->samples;
+    m->begun++;
+    m->samples = 0;
+    m->fresh = true;
+    return true;
+}
+
+bool kiln_meter_moved(kiln_meter *m, kiln_totals *t)
+{
+    if (!add_move(m, m->ended, &m->drained))
+        return false;
+    m->ended++;
+    *t = m->drained;
+    return true;
+}
+
+bool kiln_meter_at_once(const kiln_meter *m)
+{
+    return m->begun > m->ended && !m->moves[m->ended % KILN_MOVES].ticket;
+}
+
+bool kiln_meter_drain(kiln_meter *m)
+{
+    kiln_totals unused;
+    return kiln_meter_move(m) && (m->begun - m->ended < KILN_MOVES || kiln_meter_moved(m, &unused));
+}
+
 /* ---- Reading ---- */
 
 bool kiln_meter_get(kiln_meter *m, double sums[KILN_SUMS])
 {
-    for (int i = 0; i < KILN_SUMS; i++) {
-        float value = 0;
-        if (m->sum[i] && !m->fresh && !kiln_read(m->sum[i], &value, sizeof value))
-            return false;
-        sums[i] = (double)value;
-    }
+    lines now;
+    if (!m->fresh && !kiln_read(m->all, &now, sizeof now))
+        return false;
+    for (int i = 0; i < KILN_SUMS; i++)
+        sums[i] = m->sum[i] && !m->fresh ? (double)now.at[i][0] : 0;
     return true;
 }
 
@@ -141,25 +221,15 @@ bool kiln_meter_set(kiln_meter *m, const double sums[KILN_SUMS])
 
 bool kiln_meter_read(kiln_meter *m, kiln_totals *t)
 {
-    double sums[KILN_SUMS];
+    lines now;
     *t = m->drained;
-    if (m->fresh)
-        return true;
-    if (!kiln_meter_get(m, sums))
+    if (!m->fresh && !kiln_read(m->all, &now, sizeof now))
         return false;
-    for (int i = 0; i < KILN_SUMS; i++)
-        t->sum[i] += sums[i];
-    t->samples += m->samples;
-    return true;
-}
-
-bool kiln_meter_drain(kiln_meter *m, kiln_totals *t)
-{
-    if (!kiln_meter_read(m, t))
-        return false;
-    m->drained = *t;
-    m->samples = 0;
-    m->fresh = true;
+    for (int64_t i = m->ended; i < m->begun; i++)
+        if (!add_move(m, i, t))
+            return false;
+    if (!m->fresh)
+        add_lines(m, &now, m->samples, t);
     return true;
 }
 

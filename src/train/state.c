@@ -22,15 +22,15 @@ bool kiln_training_remember(kiln_training *t, const kiln_epoch *e)
     return true;
 }
 
-bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals)
+bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals, int64_t step)
 {
     double sum = totals->sum[KILN_SUM_LOSS];
     if (isfinite(sum)) {
-        t->finite = t->step;
+        t->finite = step > t->finite ? step : t->finite;
         return true;
     }
     kiln_fail(KILN_E_STATE, "fit", "the loss became %s in epoch %lld, between steps %lld and %lld",
-              isnan(sum) ? "NaN" : "infinite", (long long)t->epoch + 1, (long long)t->finite + 1, (long long)t->step);
+              isnan(sum) ? "NaN" : "infinite", (long long)t->epoch + 1, (long long)t->finite + 1, (long long)step);
     kiln_hint("try a lower learning rate or clip gradients to a norm of 1, and look for huge values in the data%s%s",
               t->saved ? "; the last checkpoint is from before: " : "", t->saved ? t->o.checkpoint : "");
     return false;
@@ -176,8 +176,8 @@ bool kiln_training_save(kiln_training *t)
     if (!t->o.checkpoint)
         return true;
     /* Also so that weights which are not numbers never replace a good checkpoint. */
-    if (!kiln_meter_get(&t->meter, sums) || !kiln_meter_read(&t->meter, &totals) ||
-        !kiln_training_check_loss(t, &totals))
+    if (!kiln_training_settle(t) || !kiln_meter_get(&t->meter, sums) || !kiln_meter_read(&t->meter, &totals) ||
+        !kiln_training_check_loss(t, &totals, t->step))
         return false;
     if (t->log.file >= 0)
         t->log_bytes = t->log.bytes;

@@ -6,6 +6,13 @@
 #include "train/metrics.h"
 #include "train/progress.h"
 
+/* A moment at which the sums were moved to the host: they are looked at, and logged, once they are there. */
+typedef struct kiln_drain {
+    int64_t step;
+    double lr;
+    bool line; /* a step line is due */
+} kiln_drain;
+
 typedef struct kiln_training {
     kiln_fit_options o; /* with its defaults filled in */
     kiln_module *model;
@@ -15,7 +22,7 @@ typedef struct kiln_training {
     kiln_optim *optim;
     bool own_optim;
     kiln_loader *loader;
-    kiln_meter meter;
+    kiln_meter meter, validation_meter;
     kiln_progress progress;
     kiln_journal log;
 
@@ -43,6 +50,9 @@ typedef struct kiln_training {
     bool dirty;           /* something happened since the last checkpoint */
     bool saved;           /* there is a checkpoint */
     int folder;           /* of the checkpoints, locked; -1: none */
+
+    kiln_drain drains[KILN_MOVES]; /* of the meter's moves under way, oldest first */
+    int ndrains;
 } kiln_training;
 
 /* Checks the options and the data, makes the parts, and resumes where that is wanted. What was made is the caller's to
@@ -52,8 +62,13 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train);
 /* Adds a finished epoch to the history. */
 bool kiln_training_remember(kiln_training *t, const kiln_epoch *e);
 
-/* An error when the loss that was summed is not finite. */
-bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals);
+/* An error when the loss that was summed up to this step is not finite. */
+bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals, int64_t step);
+
+/* After a multiple of KILN_DRAIN steps: begins to move the sums, and looks at those of the time before. */
+bool kiln_training_drain(kiln_training *t, int64_t steps_in_epoch);
+/* Looks at all sums that are on their way: afterwards the log is complete up to this step. */
+bool kiln_training_settle(kiln_training *t);
 
 /* Saves where it stands in the folder of the options (nothing without one). */
 bool kiln_training_save(kiln_training *t);

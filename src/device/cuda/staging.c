@@ -1,34 +1,49 @@
-/* Copies beside the runs. Marks are events on the device's stream, tickets events on the copies' own. Events are few
- * and used again: one that was recorded again in the meantime stands for a later moment, and since both streams keep
- * their order, waiting for that is waiting for a little more, never for less. */
+/* Copies beside the runs, and to the host later. Marks are events on the device's stream, tickets of copies to the
+ * device events on the copies' own, tickets of those to the host on the device's. Events are few and used again: one
+ * that was recorded again in the meantime stands for a later moment, and since both streams keep their order, waiting
+ * for that is waiting for a little more, never for less. */
 #include "device/cuda/staging.h"
 #include "core/alloc.h"
+#include "device/cuda/exec.h"
 
 enum { EVENTS = 64 };
 
+typedef struct copy_out {
+    uint64_t after; /* the number of the last run before it, */
+    kiln_run *run;  /* and that run, if it was not over yet; a reference */
+} copy_out;
+
 struct kiln_cuda_staging {
     cudaStream_t stream;
-    cudaEvent_t marks[EVENTS], copies[EVENTS];
+    cudaEvent_t marks[EVENTS], copies[EVENTS], copies_out[KILN_COPIES_OUT];
     uint64_t marked, given;
     uint64_t done; /* copies known to be done */
+    copy_out outs[KILN_COPIES_OUT];
+    uint64_t given_out;
 };
 
-static bool make_events(kiln_cuda_device *d, cudaEvent_t *events)
+static bool make_events(kiln_cuda_device *d, cudaEvent_t *events, int n)
 {
-    for (int i = 0; i < EVENTS; i++)
+    for (int i = 0; i < n; i++)
         if (!kiln_cuda_ok(d, cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming), "no event"))
             return false;
     return true;
 }
 
+static void destroy_events(cudaEvent_t *events, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (events[i])
+            cudaEventDestroy(events[i]);
+}
+
 static void destroy(struct kiln_cuda_staging *s)
 {
-    for (int i = 0; i < EVENTS; i++) {
-        if (s->marks[i])
-            cudaEventDestroy(s->marks[i]);
-        if (s->copies[i])
-            cudaEventDestroy(s->copies[i]);
-    }
+    destroy_events(s->marks, EVENTS);
+    destroy_events(s->copies, EVENTS);
+    destroy_events(s->copies_out, KILN_COPIES_OUT);
+    for (int i = 0; i < KILN_COPIES_OUT; i++)
+        kiln_run_unref(s->outs[i].run);
     if (s->stream)
         cudaStreamDestroy(s->stream);
     kiln_free(s);
@@ -43,7 +58,8 @@ static struct kiln_cuda_staging *staging_of(kiln_cuda_device *d)
     if (!s)
         return NULL;
     if (kiln_cuda_ok(d, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "no stream for copies") &&
-        make_events(d, s->marks) && make_events(d, s->copies))
+        make_events(d, s->marks, EVENTS) && make_events(d, s->copies, EVENTS) &&
+        make_events(d, s->copies_out, KILN_COPIES_OUT))
         return d->staging = s;
     destroy(s);
     return NULL;
@@ -147,4 +163,73 @@ bool kiln_cuda_copied(void *dev, uint64_t ticket, bool wait)
     s->done = ticket > s->done ? ticket : s->done;
     pthread_mutex_unlock(&d->lock);
     return true;
+}
+
+/* ---- To the host ---- */
+
+/* With the lock held. */
+static void note_copy_out(kiln_cuda_device *d, copy_out *o)
+{
+    kiln_run_unref(o->run);
+    *o = (copy_out){d->runs, d->nflights ? d->flights[d->nflights - 1].run : NULL};
+    if (o->run)
+        kiln_run_ref(o->run);
+}
+
+/* With the lock held. On the device's own stream: a small copy takes less there than the two streams take to wait for
+ * each other. */
+static bool begin_copy_out(kiln_cuda_device *d, struct kiln_cuda_staging *s, void *to, const void *from, size_t bytes)
+{
+    uint64_t i = (s->given_out + 1) % KILN_COPIES_OUT;
+    cudaStream_t stream = kiln_cuda_stream(d);
+    if (!stream ||
+        !kiln_cuda_ok(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "copying from it failed") ||
+        !kiln_cuda_ok(d, cudaEventRecord(s->copies_out[i], stream), "a copy cannot be marked"))
+        return false;
+    note_copy_out(d, &s->outs[i]);
+    s->given_out++;
+    return true;
+}
+
+bool kiln_cuda_copy_out_later(void *dev, void *to, kiln_address from, size_t bytes, uint64_t *ticket)
+{
+    kiln_cuda_device *d = dev;
+    if (!kiln_cuda_enter(d))
+        return false;
+    pthread_mutex_lock(&d->lock);
+    struct kiln_cuda_staging *s = staging_of(d);
+    bool ok = s && begin_copy_out(d, s, to, (const void *)(uintptr_t)from, bytes);
+    *ticket = ok ? s->given_out : 0;
+    pthread_mutex_unlock(&d->lock);
+    return ok;
+}
+
+/* Whether a run before the copy met a fault that nobody was told of. One behind it is left to whoever waits for that:
+ * what is told here depends on the order of work, never on how far the device has come. */
+static bool met_fault(kiln_cuda_device *d, const copy_out *o)
+{
+    pthread_mutex_lock(&d->lock);
+    uint64_t failed = d->record->run, after = o->after;
+    pthread_mutex_unlock(&d->lock);
+    return failed && failed <= after;
+}
+
+static bool was_computed(kiln_cuda_device *d, const copy_out *o)
+{
+    pthread_mutex_lock(&d->lock);
+    bool failed = o->run && atomic_load(&o->run->failed);
+    pthread_mutex_unlock(&d->lock);
+    return !failed || kiln_fail(KILN_E_STATE, NULL, "cuda:%d: a step failed before its results were copied", d->index);
+}
+
+bool kiln_cuda_copied_out(void *dev, uint64_t ticket)
+{
+    kiln_cuda_device *d = dev;
+    struct kiln_cuda_staging *s = d->staging;
+    uint64_t i = ticket % KILN_COPIES_OUT;
+    if (!kiln_cuda_enter(d) || !kiln_cuda_ok(d, cudaEventSynchronize(s->copies_out[i]), "copying from it failed"))
+        return false;
+    if (met_fault(d, &s->outs[i]) && !kiln_cuda_settle(d))
+        return false;
+    return was_computed(d, &s->outs[i]);
 }

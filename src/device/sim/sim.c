@@ -24,7 +24,15 @@
 
 enum { MAX_DEVICES = 8 };
 
-typedef enum job_kind { JOB_COPY_IN, JOB_COPY_OUT, JOB_RUN, JOB_FREE, JOB_MARK, JOB_AWAIT } job_kind;
+typedef enum job_kind {
+    JOB_COPY_IN,
+    JOB_COPY_OUT,
+    JOB_COPY_OUT_LATER,
+    JOB_RUN,
+    JOB_FREE,
+    JOB_MARK,
+    JOB_AWAIT
+} job_kind;
 
 typedef struct job {
     struct job *next;
@@ -37,7 +45,7 @@ typedef struct job {
     kiln_binding binding;
     char *data; /* a copy of what the caller may change: bytes to copy in, addresses and scalars of a run */
     int64_t capacity;
-    uint64_t number; /* of a mark to pass, of a copy to wait for */
+    uint64_t number; /* of a mark to pass, of a copy to wait for, of a copy that is asked about later */
     uint64_t seen;   /* failures its thread had been told of when it gave the job */
 } job;
 
@@ -57,6 +65,10 @@ typedef struct sim {
     uint64_t failures; /* runs that failed */
     uint64_t told;     /* how many of them some thread has been told of */
     kiln_error error;  /* of the latest one */
+
+    /* Copies to the host that are asked about later */
+    uint64_t outs_given, outs_done;
+    bool outs_failed[KILN_COPIES_OUT]; /* there was a failure before the copy, or it was not made */
 } sim;
 
 /* How many failures of each device this thread knows of, plus one; 0 before its first job. Whatever a thread gave
@@ -131,7 +143,7 @@ static void do_job(sim *s, const job *j, int64_t pause)
 /* Work that a lost device does not do; the rest keeps things in order. */
 static bool is_work(const job *j)
 {
-    return j->kind == JOB_RUN || j->kind == JOB_COPY_IN || j->kind == JOB_COPY_OUT;
+    return j->kind == JOB_RUN || j->kind == JOB_COPY_IN || j->kind == JOB_COPY_OUT || j->kind == JOB_COPY_OUT_LATER;
 }
 
 /* Runs are skipped after a failure that their thread did not know of. Copies are not: what is copied in is new data
@@ -139,6 +151,14 @@ static bool is_work(const job *j)
 static bool skips(const sim *s, const job *j)
 {
     return is_work(j) && (s->lost || (j->kind == JOB_RUN && j->seen < s->failures));
+}
+
+/* With the lock held. */
+static void note_copy_out(sim *s, const job *j, bool skipped)
+{
+    s->outs_failed[j->number % KILN_COPIES_OUT] = skipped || j->seen < s->failures;
+    s->outs_done = j->number;
+    pthread_cond_broadcast(&s->idle);
 }
 
 static void *work(void *p)
@@ -166,6 +186,8 @@ static void *work(void *p)
             kiln_run_unref(j->binding.run);
         pthread_mutex_lock(&s->lock);
         s->busy = false;
+        if (j->kind == JOB_COPY_OUT_LATER)
+            note_copy_out(s, j, skip);
         j->next = s->spare;
         s->spare = j;
         if (!s->first)
@@ -203,13 +225,19 @@ static uint64_t *thread_knows(sim *s)
     return &known[s->index];
 }
 
-static void enqueue(sim *s, job *j)
+/* With the lock held. */
+static void append(sim *s, job *j)
 {
-    pthread_mutex_lock(&s->lock);
     j->seen = *thread_knows(s) - 1;
     *(s->first ? &s->last->next : &s->first) = j;
     s->last = j;
     pthread_cond_signal(&s->wake);
+}
+
+static void enqueue(sim *s, job *j)
+{
+    pthread_mutex_lock(&s->lock);
+    append(s, j);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -413,17 +441,51 @@ static bool sim_copy_in(void *dev, kiln_address to, const void *from, size_t byt
     return ok;
 }
 
-static bool sim_copy_out(void *dev, void *to, kiln_address from, size_t bytes)
+static job *new_copy_out(sim *s, job_kind kind, void *to, kiln_address from, size_t bytes)
 {
-    sim *s = dev;
-    job *j = new_job(s, JOB_COPY_OUT, 0);
+    job *j = new_job(s, kind, 0);
     if (!j)
-        return false;
+        return NULL;
     j->to = to;
     j->from = (const void *)(uintptr_t)(from - ELSEWHERE);
     j->bytes = bytes;
+    return j;
+}
+
+static bool sim_copy_out(void *dev, void *to, kiln_address from, size_t bytes)
+{
+    sim *s = dev;
+    job *j = new_copy_out(s, JOB_COPY_OUT, to, from, bytes);
+    if (!j)
+        return false;
     enqueue(s, j);
     return drain(s);
+}
+
+static bool sim_copy_out_later(void *dev, void *to, kiln_address from, size_t bytes, uint64_t *ticket)
+{
+    sim *s = dev;
+    job *j = new_copy_out(s, JOB_COPY_OUT_LATER, to, from, bytes);
+    if (!j)
+        return false;
+    pthread_mutex_lock(&s->lock);
+    *ticket = j->number = ++s->outs_given;
+    append(s, j);
+    pthread_mutex_unlock(&s->lock);
+    return true;
+}
+
+static bool sim_copied_out(void *dev, uint64_t ticket)
+{
+    sim *s = dev;
+    pthread_mutex_lock(&s->lock);
+    while (s->outs_done < ticket)
+        pthread_cond_wait(&s->idle, &s->lock);
+    bool failed = s->outs_failed[ticket % KILN_COPIES_OUT], told = failed && report(s);
+    pthread_mutex_unlock(&s->lock);
+    if (told)
+        kiln_fail(KILN_E_STATE, "device", "sim:%d: a step failed before its results were copied", s->index);
+    return !failed;
 }
 
 /* ---- Copies beside the queue ---- */
@@ -546,6 +608,8 @@ static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .copy_in_later = sim_copy_in_later,
                                   .await_copy = sim_await_copy,
                                   .copied = sim_copied,
+                                  .copy_out_later = sim_copy_out_later,
+                                  .copied_out = sim_copied_out,
                                   .supports = kiln_cpu_supports,
                                   .workspace = kiln_cpu_workspace,
                                   .lower = sim_lower,

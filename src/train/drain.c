@@ -1,0 +1,53 @@
+/* Step lines of the log, and the look at the loss, which both need the sums on the host. A device that works on is not
+ * waited for: sums are asked for when the next ones set out, KILN_DRAIN steps later, and before anything that has to
+ * know of them: the end of an epoch, a checkpoint, a stop, an error. What a line says and where it stands do not depend
+ * on when it is written. */
+#include <string.h>
+#include "train/training.h"
+
+/* At most 200 lines an epoch, at multiples of KILN_DRAIN steps. */
+static bool line_is_due(const kiln_training *t, int64_t steps_in_epoch)
+{
+    int64_t steps = (t->batches + t->o.accumulate - 1) / t->o.accumulate;
+    int64_t every = KILN_DRAIN * ((steps + 200 * KILN_DRAIN - 1) / (200 * KILN_DRAIN));
+    return steps_in_epoch % every == 0;
+}
+
+static bool look_at(kiln_training *t, const kiln_drain *d)
+{
+    kiln_totals totals;
+    if (!kiln_meter_moved(&t->meter, &totals) || !kiln_training_check_loss(t, &totals, d->step))
+        return false;
+    if (!d->line)
+        return true;
+    kiln_totals recent = kiln_totals_since(&totals, &t->line);
+    kiln_result mean = kiln_totals_result(&t->task, &recent);
+    t->line = totals;
+    return kiln_log_step(&t->log, d->step, &mean, d->lr);
+}
+
+/* After one that went wrong the others are not looked at. */
+static bool look_at_oldest(kiln_training *t)
+{
+    kiln_drain oldest = t->drains[0];
+    memmove(t->drains, t->drains + 1, (size_t)--t->ndrains * sizeof *t->drains);
+    bool good = look_at(t, &oldest);
+    t->ndrains = good ? t->ndrains : 0;
+    return good;
+}
+
+bool kiln_training_drain(kiln_training *t, int64_t steps_in_epoch)
+{
+    if (!kiln_meter_move(&t->meter))
+        return false;
+    t->drains[t->ndrains++] = (kiln_drain){t->step, t->lr, line_is_due(t, steps_in_epoch)};
+    return (t->ndrains < KILN_MOVES && !kiln_meter_at_once(&t->meter)) || look_at_oldest(t);
+}
+
+bool kiln_training_settle(kiln_training *t)
+{
+    bool good = true;
+    while (good && t->ndrains > 0)
+        good = look_at_oldest(t);
+    return good;
+}
