@@ -8,7 +8,6 @@
 enum {
     MOST_BYTES = 16 << 20,   /* that a kernel moves: above, launching it by itself costs little */
     WARP_ROW = 256,          /* softmax: shorter rows always belong to a warp */
-    MOST_GATHERING = 64,     /* blocks that gather a batch: each finds its rows first */
     FOUND_BY_ONE = 64,       /* argmax: elements of a row that one thread goes through */
     FOLDING = 16 * 1024,     /* bytes of shared memory that reductions take */
     MOST_PARAMETERS = 32000, /* bytes: what a kernel may have, and a little less */
@@ -238,7 +237,7 @@ static bool make_samples(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_c
     s->kind = KILN_CUDA_STEP_SAMPLES;
     kiln_cuda_samples_describe(c, &s->samples);
     int64_t blocks = ceil_div(s->samples.rows * s->samples.units, KILN_CUDA_WALK_THREADS / 2);
-    s->units = blocks < MOST_GATHERING ? blocks : MOST_GATHERING;
+    s->units = blocks < KILN_CUDA_TILE_BLOCKS ? blocks : KILN_CUDA_TILE_BLOCKS; /* each finds its rows first */
     for (int i = 0; i < KILN_SAMPLES_SCALARS; i++) {
         if (!KILN_GROW(chain->words, chain->words_capacity, chain->nwords + 1))
             return false;
