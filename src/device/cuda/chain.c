@@ -167,7 +167,8 @@ static bool make_product(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_c
 static int64_t reduction_units(const kiln_cuda_reduction *r)
 {
     if (r->inner > 1)
-        return r->outer * r->chunks * ceil_div(r->inner, 4 * (int64_t)r->lanes);
+        return ceil_div(r->outer * r->chunks * ceil_div(r->inner, 4 * (int64_t)r->lanes),
+                        KILN_CUDA_WALK_THREADS / r->threads);
     return ceil_div(r->outer * r->chunks, r->lanes > 32 ? 1 : KILN_CUDA_WALK_THREADS / r->lanes);
 }
 
