@@ -9,6 +9,7 @@ enum {
     MOST_BYTES = 16 << 20,   /* that a kernel moves: above, launching it by itself costs little */
     WARP_ROW = 256,          /* softmax: shorter rows always belong to a warp */
     FOUND_BY_ONE = 64,       /* argmax: elements of a row that one thread goes through */
+    MOST_UNITS = 264,        /* of a step whose threads go on with the next elements by themselves: two a block */
     FOLDING = 16 * 1024,     /* bytes of shared memory that reductions take */
     MOST_PARAMETERS = 32000, /* bytes: what a kernel may have, and a little less */
 };
@@ -263,6 +264,16 @@ static bool make_step(kiln_cuda_chain *chain, const kiln_cuda_call *c, int32_t k
 
 /* ---- Making ---- */
 
+/* Between units a block waits for all its threads, within one they need not wait for each other. */
+static void limit_units(kiln_cuda_step *s)
+{
+    bool goes_on = s->kind == KILN_CUDA_STEP_MAP || s->kind == KILN_CUDA_STEP_ROWS ||
+                   s->kind == KILN_CUDA_STEP_SOFTMAX || s->kind == KILN_CUDA_STEP_FIND ||
+                   s->kind == KILN_CUDA_STEP_PICK || s->kind == KILN_CUDA_STEP_PLACE;
+    if (goes_on && s->units > MOST_UNITS)
+        s->units = MOST_UNITS;
+}
+
 static bool make_steps(kiln_cuda_chain *chain, const kiln_cuda_call *c)
 {
     for (int32_t i = chain->first; i < chain->end; i++) {
@@ -272,6 +283,8 @@ static bool make_steps(kiln_cuda_chain *chain, const kiln_cuda_call *c)
         if (!make_step(chain, &one, i))
             return false;
     }
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        limit_units(&chain->steps[i]);
     return true;
 }
 
