@@ -114,10 +114,11 @@ static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 
 /* ---- Lowering ---- */
 
-static int chains, whole_steps;
+static int chains, whole_steps, slabs;
 
 KILN_PLUGIN_API int fake_chains(void); /* how many were compiled; those that were a whole plan */
 KILN_PLUGIN_API int fake_whole_steps(void);
+KILN_PLUGIN_API int fake_slabs(void); /* their steps that are done in slabs */
 
 int fake_chains(void)
 {
@@ -127,6 +128,11 @@ int fake_chains(void)
 int fake_whole_steps(void)
 {
     return whole_steps;
+}
+
+int fake_slabs(void)
+{
+    return slabs;
 }
 
 static bool take(void *context, const void *cubin, size_t bytes)
@@ -145,6 +151,8 @@ static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, cons
                        (kiln_cuda_compile(text, 80, take, NULL) && kiln_cuda_compile(text, 90, take, NULL)));
     chains += ok;
     whole_steps += ok && chain->alone;
+    for (int64_t i = 0; ok && i < chain->nsteps; i++)
+        slabs += chain->steps[i].slab > 0;
     kiln_free(text);
     kiln_cuda_chain_free(chain);
     return ok;
@@ -166,6 +174,13 @@ static bool compile_plan(kiln_cuda_device *d, const kiln_plan *plan, kiln_addres
     }
     kiln_cuda_free_waits(&w);
     return ok;
+}
+
+/* What chains need: partial results of groups. Libraries are not asked. */
+static size_t workspace(void *dev, const kiln_kernel *k)
+{
+    bool product = k->op && k->op->cls == KILN_CLASS_MATMUL;
+    return k->group && !product ? kiln_cuda_group_workspace(dev, k->group) : 0;
 }
 
 static void *lower(void *dev, const kiln_plan *plan)
@@ -191,7 +206,7 @@ static bool wait_for_all(void *dev)
 static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .kind = "cuda",
                                         .runs_on = true,
-                                        .roomy = 32 << 20,
+                                        .roomy = 128 << 20,
                                         .count = count,
                                         .describe = describe,
                                         .open = open_device,
@@ -201,6 +216,7 @@ static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .copy_in = copy_in,
                                         .copy_out = copy_out,
                                         .supports = kiln_cuda_supports,
+                                        .workspace = workspace,
                                         .lower = lower,
                                         .dispose = kiln_cuda_dispose,
                                         .run = run,

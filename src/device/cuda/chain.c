@@ -8,8 +8,8 @@
 enum {
     MOST_BYTES = 16 << 20, /* that a kernel moves: above, launching it by itself costs little */
     WARP_ROW = 256,        /* softmax: shorter rows always belong to a warp */
-    MOST_GATHERING = 64,   /* blocks that gather a batch: each finds its rows first */
     FOUND_BY_ONE = 64,     /* argmax: elements of a row that one thread goes through */
+    MOST_UNITS = 264,      /* of a step whose threads go on with the next elements by themselves: two a block */
     FOLDING = 16 * 1024,   /* bytes of shared memory that reductions take */
 };
 
@@ -167,7 +167,8 @@ static bool make_product(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_c
 static int64_t reduction_units(const kiln_cuda_reduction *r)
 {
     if (r->inner > 1)
-        return r->outer * r->chunks * ceil_div(r->inner, 4 * (int64_t)r->lanes);
+        return ceil_div(r->outer * r->chunks * ceil_div(r->inner, 4 * (int64_t)r->lanes),
+                        KILN_CUDA_WALK_THREADS / r->threads);
     return ceil_div(r->outer * r->chunks, r->lanes > 32 ? 1 : KILN_CUDA_WALK_THREADS / r->lanes);
 }
 
@@ -237,7 +238,7 @@ static bool make_samples(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_c
     s->kind = KILN_CUDA_STEP_SAMPLES;
     kiln_cuda_samples_describe(c, &s->samples);
     int64_t blocks = ceil_div(s->samples.rows * s->samples.units, KILN_CUDA_WALK_THREADS / 2);
-    s->units = blocks < MOST_GATHERING ? blocks : MOST_GATHERING;
+    s->units = blocks < KILN_CUDA_TILE_BLOCKS ? blocks : KILN_CUDA_TILE_BLOCKS; /* each finds its rows first */
     for (int i = 0; i < KILN_SAMPLES_SCALARS; i++) {
         if (!KILN_GROW(chain->words, chain->words_capacity, chain->nwords + 1))
             return false;
@@ -262,6 +263,16 @@ static bool make_step(kiln_cuda_chain *chain, const kiln_cuda_call *c, int32_t k
 
 /* ---- Making ---- */
 
+/* Between units a block waits for all its threads, within one they need not wait for each other. */
+static void limit_units(kiln_cuda_step *s)
+{
+    bool goes_on = s->kind == KILN_CUDA_STEP_MAP || s->kind == KILN_CUDA_STEP_ROWS ||
+                   s->kind == KILN_CUDA_STEP_SOFTMAX || s->kind == KILN_CUDA_STEP_FIND ||
+                   s->kind == KILN_CUDA_STEP_PICK || s->kind == KILN_CUDA_STEP_PLACE;
+    if (goes_on && s->units > MOST_UNITS)
+        s->units = MOST_UNITS;
+}
+
 static bool make_steps(kiln_cuda_chain *chain, const kiln_cuda_call *c)
 {
     for (int32_t i = chain->first; i < chain->end; i++) {
@@ -271,6 +282,8 @@ static bool make_steps(kiln_cuda_chain *chain, const kiln_cuda_call *c)
         if (!make_step(chain, &one, i))
             return false;
     }
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        limit_units(&chain->steps[i]);
     return true;
 }
 

@@ -1,7 +1,8 @@
 /* Chains: a run of a plan's small kernels as one generated kernel. Launching a kernel costs more than most of them
  * take, so all blocks stay and walk through the kernels in waves: what has no reason to wait for each other is one
  * wave, and between two waves is a barrier of the whole grid. Kernels so small that one block does them follow each
- * other in that block (a strand) without such a barrier. The arithmetic is that of the kernels compiled ahead, so
+ * other in that block (a strand) without such a barrier; so do, slab by slab of their rows, kernels that work row by
+ * row. The arithmetic is that of the kernels compiled ahead, so
  * results are the same bits whichever runs. */
 #ifndef KILN_CUDA_CHAIN_H
 #define KILN_CUDA_CHAIN_H
@@ -34,7 +35,8 @@ typedef struct kiln_cuda_step {
     bool guarded;               /* writes to a slot */
     int64_t units;              /* pieces that blocks take */
     int32_t latest;             /* the last wave in which nobody would have to wait for it longer */
-    int32_t wave, strand;       /* strand: -1 for steps that all blocks share */
+    int32_t wave, strand;       /* strand: -1 for steps by themselves, which all blocks share */
+    int64_t slab;               /* rows of a unit of its strand; 0: one block does the whole strand */
     int pointers, words;        /* its first ones */
     kiln_cuda_lowered *group;   /* NULL: none */
     kiln_cuda_matrices product; /* without addresses */
@@ -107,14 +109,29 @@ bool kiln_cuda_chain_launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const v
 /* Sets waves, strands and tiles. False with an error. */
 bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w);
 
-/* What blocks take of a wave: a strand is one unit. */
+/* What blocks take of a wave, and of a strand of it: one unit, or slabs. */
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
+int64_t kiln_cuda_strand_units(const kiln_cuda_step *step);
 bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step);
 
 /* ---- Gathering ahead (ahead.c) ---- */
 
 /* Sets `ahead` and `own_bytes` of an arranged chain. */
 void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain);
+
+/* ---- Strands of slabs (slabs.c) ---- */
+
+/* Whether a step works row by row, so that it can be done in slabs. */
+bool kiln_cuda_has_rows(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
+
+/* Whether each slab of the step needs no more of a strand's steps, all of them before it, than the same slab. */
+bool kiln_cuda_goes_on(const kiln_cuda_chain *chain, int64_t step, int32_t strand);
+
+/* Cuts the strand that a step is the first of; one of a single step, which gains nothing by it, is none any more. */
+void kiln_cuda_cut_strand(kiln_cuda_chain *chain, int64_t step);
+
+/* How many items of the step, as its device function counts them, a slab has. */
+int64_t kiln_cuda_slab_items(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
 
 /* ---- Its text (chain_text.c) ---- */
 char *kiln_cuda_chain_text(const kiln_cuda_chain *chain);

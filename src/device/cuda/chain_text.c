@@ -167,12 +167,16 @@ static void say_samples(author *a, const kiln_cuda_step *s, const char *unit)
         LL(s->units));
 }
 
-/* As block `unit` of all the step's, or as the only one. */
-static void say_step(author *a, const kiln_cuda_step *s, int64_t first, bool alone)
+/* As block `unit` of all the step's, or as the only one; in a strand of slabs its block takes those of one slab. */
+static void say_step(author *a, const kiln_cuda_step *s, int64_t first)
 {
     char unit[32], seat[64];
     snprintf(unit, sizeof unit, "u - %lldL", LL(first));
-    snprintf(seat, sizeof seat, alone ? "seat{0, 1}" : "seat{u - %lldL, %lldL}", LL(first), LL(s->units));
+    if (s->strand >= 0 && !s->slab)
+        snprintf(seat, sizeof seat, "seat{0, 1, 0}");
+    else
+        snprintf(seat, sizeof seat, "seat{u - %lldL, %lldL, %lldL}", LL(first), LL(s->units),
+                 LL(s->slab ? kiln_cuda_slab_items(a->chain, s) : 0));
     bool pick = s->kind == KILN_CUDA_STEP_PICK || s->kind == KILN_CUDA_STEP_PLACE;
     say(a, s->guarded && !pick ? "if (!stopped) { " : "{ ");
     switch (s->kind) {
@@ -192,13 +196,13 @@ static void say_step(author *a, const kiln_cuda_step *s, int64_t first, bool alo
 
 /* ---- Waves ---- */
 
-static void say_strand(author *a, int64_t begin, int32_t wave, int32_t strand)
+static void say_strand(author *a, int64_t begin, int64_t first)
 {
     const kiln_cuda_chain *c = a->chain;
     for (int64_t i = begin; i < c->nsteps; i++)
-        if (c->steps[i].wave == wave && c->steps[i].strand == strand) {
+        if (c->steps[i].wave == c->steps[begin].wave && c->steps[i].strand == c->steps[begin].strand) {
             say(a, "            ");
-            say_step(a, &c->steps[i], 0, true);
+            say_step(a, &c->steps[i], first);
             say(a, "            __syncthreads();\n");
         }
 }
@@ -215,13 +219,13 @@ static void say_units(author *a, int32_t wave, int64_t before)
             if (s->wave != wave || (s->strand >= 0) != strands || (strands && !kiln_cuda_begins_strand(c, i)))
                 continue;
             int64_t first = units;
-            units += strands ? 1 : s->units;
+            units += strands ? kiln_cuda_strand_units(s) : s->units;
             say(a, "        %sif (u < %lldL) {\n", first > before ? "else " : "", LL(units));
             if (strands)
-                say_strand(a, i, wave, s->strand);
+                say_strand(a, i, first);
             else {
                 say(a, "            ");
-                say_step(a, s, first, false);
+                say_step(a, s, first);
             }
             say(a, "        }\n");
         }

@@ -20,7 +20,8 @@ typedef struct search {
     int64_t nchecks;
     uint64_t *before; /* by kernel: a bit for each kernel it waits for, directly or not; NULL in long plans */
     int64_t words;
-    bool failed;
+    int32_t sought; /* a buffer, for kiln_cuda_touches */
+    bool found, failed;
 } search;
 
 enum { MOST_TRACKED = 2048 }; /* kernels of a plan for which `before` is kept: half a MiB then */
@@ -72,6 +73,32 @@ static access access_of(const search *s, int32_t buffer, bool writes)
     return a;
 }
 
+static bool overlap(const access *a, const access *b)
+{
+    return a->space == b->space && a->from < b->to && b->from < a->to;
+}
+
+bool kiln_cuda_share_memory(const kiln_plan *plan, int32_t a, int32_t b)
+{
+    const search s = {.plan = plan};
+    const access x = access_of(&s, a, false), y = access_of(&s, b, false);
+    return overlap(&x, &y);
+}
+
+static void compare(search *s, int32_t buffer, bool writes)
+{
+    (void)writes;
+    s->found |= buffer >= 0 && kiln_cuda_share_memory(s->plan, buffer, s->sought);
+}
+
+bool kiln_cuda_touches(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer)
+{
+    search s = {.plan = plan, .sought = buffer};
+    if (buffer >= 0)
+        each_access(&s, k, compare);
+    return s.found;
+}
+
 /* ---- Waiting ---- */
 
 static bool waits_already(const search *s, int32_t kernel)
@@ -90,11 +117,6 @@ static void wait_for(search *s, int32_t kernel)
     s->failed = s->failed || !KILN_GROW(w->of, w->capacity, w->n + 1);
     if (!s->failed)
         w->of[w->n++] = kernel;
-}
-
-static bool overlap(const access *a, const access *b)
-{
-    return a->space == b->space && a->from < b->to && b->from < a->to;
 }
 
 static void meet(search *s, int32_t buffer, bool writes)

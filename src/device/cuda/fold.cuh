@@ -1,6 +1,7 @@
 /* Which elements a thread takes, and how results are folded together. M is what computes elements: the interpreter's
  * machine, or what codegen.c generates; both therefore give the same bits. It has
  *   N                                    elements it takes at a time, 2 or 4
+ *   AHEAD                                times as many that a thread asks memory for before it folds the first
  *   elements(i, n, x)                    computes elements i … i+n-1, n ≤ N, and leaves those to fold in x
  *   scratch                              shared memory: four words a thread */
 #ifndef KILN_CUDA_FOLD_CUH
@@ -8,15 +9,30 @@
 
 #include "device/cuda/words.cuh"
 
-/* The blocks that share the work, and which of them this one is. They may have more threads than a reduction asks for;
- * the rest then only come along to its barriers. */
+/* The blocks that share the work, and which of them this one is. `each`: items that a block takes, a slab that begins
+ * at `each` times its number; 0: as many as its threads take at once, then those that all blocks together are further
+ * on. */
 struct seat {
-    int64_t block, blocks;
+    int64_t block, blocks, each;
 };
 
 KILN_PW_INLINE seat whole_grid()
 {
-    return seat{(int64_t)blockIdx.x, (int64_t)gridDim.x};
+    return seat{(int64_t)blockIdx.x, (int64_t)gridDim.x, 0};
+}
+
+/* The items of a block: from `first` as many as its threads take at once, the next ones `step` further on, below `end`.
+ */
+struct turns {
+    int64_t first, step, end;
+};
+
+KILN_PW_INLINE turns turns_of(seat s, int64_t count, int64_t at_once)
+{
+    if (!s.each)
+        return turns{s.block * at_once, s.blocks * at_once, count};
+    const int64_t first = s.block * s.each, end = first + s.each;
+    return turns{first, at_once, end < count ? end : count};
 }
 
 /* ---- Pointwise ---- */
@@ -25,9 +41,9 @@ template <typename M> KILN_PW_INLINE void map(int64_t count, const M &m, seat s)
 {
     const int n = M::N;
     uint64_t unused[n];
-    int64_t step = s.blocks * blockDim.x * n;
-    for (int64_t i = (s.block * blockDim.x + threadIdx.x) * n; i < count; i += step)
-        m.elements(i, count - i < n ? (int)(count - i) : n, unused);
+    const turns t = turns_of(s, count, (int64_t)blockDim.x * n);
+    for (int64_t i = t.first + (int64_t)threadIdx.x * n; i < t.end; i += t.step)
+        m.elements(i, t.end - i < n ? (int)(t.end - i) : n, unused);
 }
 
 /* ---- Folding ---- */
@@ -123,47 +139,51 @@ template <typename M> KILN_PW_INLINE void rows(const kiln_cuda_reduction &r, con
 {
     int lane = (int)threadIdx.x % r.lanes, at_once = r.lanes > 32 ? 1 : (int)blockDim.x / r.lanes;
     bool works = (int)threadIdx.x < at_once * r.lanes;
-    int64_t tasks = r.outer * r.chunks;
-    for (int64_t first = s.block * at_once; first < tasks; first += s.blocks * at_once) {
+    const turns t = turns_of(s, r.outer * r.chunks, at_once);
+    for (int64_t first = t.first; first < t.end; first += t.step) {
         int64_t task = first + threadIdx.x / r.lanes, row = task / r.chunks, chunk = task % r.chunks;
         int64_t start = chunk * r.chunk, end = start + r.chunk < r.reduced ? start + r.chunk : r.reduced;
         uint64_t acc[4];
         for (int v = 0; v < 4; v++)
             acc[v] = neutral(r.cls, r.fold);
-        if (works && task < tasks)
+        if (works && task < t.end)
+#pragma unroll(M::AHEAD)
             for (int64_t at = start + 4 * lane; at < end; at += 4 * r.lanes)
                 fold_quad(m, r, row * r.reduced + at, end - at < 4 ? (int)(end - at) : 4, acc);
         uint64_t x =
             fold_two(r.cls, r.fold, fold_two(r.cls, r.fold, acc[0], acc[1]), fold_two(r.cls, r.fold, acc[2], acc[3]));
         x = r.lanes > 32 ? fold_block(r, x, m.scratch) : fold_lanes(r, x, r.lanes);
-        if (works && lane == 0 && task < tasks)
+        if (works && lane == 0 && task < t.end)
             put(r, row, chunk, 0, x);
     }
 }
 
 /* ---- Columns: something is kept inside the reduced dim ---- */
 
-/* r.lanes threads take quads of columns side by side; the block's other threads take other rows of the same chunk. */
+/* r.lanes threads take quads of columns side by side, others of r.threads other rows of the same chunk. A block with
+ * more threads takes several chunks at once. */
 template <typename M> KILN_PW_INLINE void columns(const kiln_cuda_reduction &r, const M &m, seat s)
 {
-    uint64_t *partial = m.scratch + threadIdx.x;
     const int next = r.threads; /* from the first of a thread's four to the second */
-    int lane = (int)threadIdx.x % r.lanes, line = (int)threadIdx.x / r.lanes, lines = r.threads / r.lanes;
-    bool works = line < lines;
-    int64_t blocks = (r.inner + 4 * r.lanes - 1) / (4 * r.lanes), tasks = r.outer * r.chunks * blocks;
-    for (int64_t task = s.block; task < tasks; task += s.blocks) {
-        int64_t column = (task % blocks * r.lanes + lane) * 4, chunk = task / blocks % r.chunks;
+    int team = (int)threadIdx.x / r.threads, rank = (int)threadIdx.x % r.threads;
+    int lane = rank % r.lanes, line = rank / r.lanes, lines = r.threads / r.lanes;
+    uint64_t *partial = m.scratch + team * 4 * r.threads + rank;
+    int64_t blocks = (r.inner + 4 * r.lanes - 1) / (4 * r.lanes);
+    const turns t = turns_of(s, r.outer * r.chunks * blocks, (int)blockDim.x / r.threads);
+    for (int64_t first = t.first; first < t.end; first += t.step) {
+        int64_t task = first + team, column = (task % blocks * r.lanes + lane) * 4, chunk = task / blocks % r.chunks;
         int64_t outer = task / blocks / r.chunks;
         int64_t start = chunk * r.chunk, end = start + r.chunk < r.reduced ? start + r.chunk : r.reduced;
-        int n = !works ? 0 : r.inner - column < 4 ? (int)(r.inner - column) : 4;
+        int n = task >= t.end ? 0 : r.inner - column < 4 ? (int)(r.inner - column) : 4;
         uint64_t acc[4];
         for (int v = 0; v < 4; v++)
             acc[v] = neutral(r.cls, r.fold);
         if (n > 0)
+#pragma unroll(M::AHEAD)
             for (int64_t row = start + line; row < end; row += lines)
                 fold_quad(m, r, (outer * r.reduced + row) * r.inner + column, n, acc);
         __syncthreads();
-        for (int v = 0; works && v < 4; v++)
+        for (int v = 0; v < 4; v++)
             partial[v * next] = acc[v];
         for (int half = lines / 2; half > 0; half /= 2) {
             __syncthreads();
@@ -189,12 +209,14 @@ KILN_PW_INLINE void combine(const kiln_cuda_reduction &r, uint64_t *partial, sea
     while (lanes < r.inner && lanes < KILN_CUDA_COMBINED)
         lanes *= 2;
     int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes, lines = KILN_CUDA_COMBINE / lanes;
-    int64_t blocks = (r.inner + lanes - 1) / lanes, tasks = r.outer * blocks;
-    for (int64_t task = s.block; task < tasks; task += s.blocks) {
+    int64_t blocks = (r.inner + lanes - 1) / lanes;
+    const turns t = turns_of(s, r.outer * blocks, 1);
+    for (int64_t task = t.first; task < t.end; task += t.step) {
         int64_t column = task % blocks * lanes + lane, outer = task / blocks;
         const uint64_t *from = r.partials + outer * r.chunks * r.inner + column;
         uint64_t x = neutral(r.cls, r.fold);
         if (line < lines && column < r.inner)
+#pragma unroll 8
             for (int64_t c = line; c < r.chunks; c += lines)
                 x = fold_two(r.cls, r.fold, x, from[c * r.inner]);
         __syncthreads();

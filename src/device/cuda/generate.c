@@ -161,8 +161,9 @@ void kiln_cuda_say_program(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kil
     writer w = {to, &g->k.p, kiln_cuda_parts_of(g), name};
     const kiln_cuda_program *p = w.p;
     const char *head = name.product ? ", const float *head" : "", *given = name.product ? ", head" : "";
-    say(&w, "struct program%d {\n    static const bool wide = %s;\n    enum { N = cell<wide>::N };\n", name.number,
-        g->wide ? "true" : "false");
+    say(&w, "struct program%d {\n    static const bool wide = %s;\n", name.number, g->wide ? "true" : "false");
+    /* what is loaded behind a store would wait for it */
+    say(&w, "    enum { N = cell<wide>::N, AHEAD = %d };\n", p->nstores ? 1 : 4);
     say(&w, "    typedef cell<wide>::word word;\n    const parameters &k;\n    uint64_t *scratch;\n");
     say_scalars(&w);
     say(&w, "    __device__ __forceinline__ void some(int64_t i, const int n, uint64_t *x%s) const\n    {\n", head);

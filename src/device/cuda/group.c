@@ -73,13 +73,16 @@ static void cut_rows(kiln_cuda_reduction *r)
         r->chunk = at_most(at_least(ceil_div(ceil_div(r->outer * r->reduced, 512), 4) * 4, 4096), 32768);
 }
 
-/* Columns are read side by side; their rows are shared by the threads of a block and by blocks. */
+/* Columns are read side by side; their rows are shared by the threads of a block and by blocks. What chunks leave is
+ * folded once more, by as many threads more as there are fewer columns: so the fewer, the shorter chunks may be. */
 static void cut_columns(kiln_cuda_reduction *r)
 {
     int64_t quads = ceil_div(r->inner, 4), lanes = power_of_2_from(quads, 32);
     int64_t lines = at_least(power_of_2_from(r->reduced, 256 / lanes), 32 / lanes);
-    int64_t blocks = r->outer * ceil_div(quads, lanes);
-    int64_t chunks = at_most(ceil_div(512, at_least(blocks, 1)), ceil_div(r->reduced, lines * 8));
+    int64_t blocks = r->outer * ceil_div(quads, lanes), each = at_least(lanes / 4, 1); /* rows of a thread */
+    int64_t chunks = at_most(ceil_div(512, at_least(blocks, 1)), ceil_div(r->reduced, lines * each));
+    if (r->reduced <= lines * at_least(each, 2))
+        chunks = 1;
     chunks = at_least(at_least(chunks, ceil_div(r->reduced, lines * 128)), 1);
     r->lanes = (int32_t)lanes;
     r->threads = (int32_t)(lanes * lines);

@@ -31,7 +31,7 @@ static_assert(ROWS <= 256, "a row's number must fit its operation");
 /* ---- The machine ---- */
 
 template <bool wide> struct machine { /* everything it points at is in shared memory */
-    enum { N = cell<wide>::N };
+    enum { N = cell<wide>::N, AHEAD = 1 };
     const kiln_cuda_op *ops;
     const kiln_cuda_load *loads;
     const kiln_cuda_store *stores;

@@ -40,16 +40,19 @@ static __device__ __forceinline__ void pick(const picks &p, const T *x, T *y, bo
     }
 }
 
-/* Every element of y is written once: a thread has four in a row, and divides (in I) once for all of them. */
-template <typename T, typename I, bool WIDE>
-static __device__ __forceinline__ void place(const picks &p, const T *g, T *y, bool writes, int64_t thread,
-                                             int64_t threads)
+static __device__ __forceinline__ void check_targets(const picks &p, int64_t thread, int64_t threads)
 {
-    enum { EACH = 4 };
     for (int64_t i = thread; i < p.outer * p.inner; i += threads)
         names_class(p, i);
+}
+
+/* Every element of y is written once: a thread has four in a row, and divides (in I) once for all of them. */
+template <typename T, typename I, bool WIDE>
+static __device__ __forceinline__ void spread(const picks &p, const T *g, T *y, int64_t thread, int64_t threads)
+{
+    enum { EACH = 4 };
     int64_t count = p.outer * p.classes * p.inner;
-    for (int64_t first = thread * EACH; writes && first < count; first += threads * EACH) {
+    for (int64_t first = thread * EACH; first < count; first += threads * EACH) {
         int64_t line = (int64_t)((I)first / (I)p.inner), within = first - line * p.inner;
         int64_t outer = (int64_t)((I)line / (I)p.classes), which = line - outer * p.classes;
         kiln_pack<T, EACH> v;
@@ -75,6 +78,15 @@ static __device__ __forceinline__ void place(const picks &p, const T *g, T *y, b
             for (int k = 0; k < EACH && first + k < count; k++)
                 y[first + k] = v.at[k];
     }
+}
+
+template <typename T, typename I, bool WIDE>
+static __device__ __forceinline__ void place(const picks &p, const T *g, T *y, bool writes, int64_t thread,
+                                             int64_t threads)
+{
+    check_targets(p, thread, threads);
+    if (writes)
+        spread<T, I, WIDE>(p, g, y, thread, threads);
 }
 
 #endif

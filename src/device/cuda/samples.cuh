@@ -17,7 +17,7 @@ typedef unsigned long uint64_t;
 #endif
 #include "device/cuda/samples.h"
 
-enum { KILN_CUDA_SAMPLE_ROWS = 128 }; /* found at once, each by a thread */
+enum { KILN_CUDA_SAMPLE_ROWS = 512 }; /* found at once, each by a thread */
 
 /* Shared memory of a block. */
 typedef struct kiln_cuda_samples_room {
@@ -42,26 +42,37 @@ static __device__ __forceinline__ int64_t kiln_cuda_sample_unit(const kiln_cuda_
                                                                 int64_t u)
 {
     uint64_t local = (uint64_t)(u - first * s.units), units = (uint64_t)s.units;
-    uint64_t row = units >> 24 ? local / units : (uint32_t)local / (uint32_t)units;
+    uint64_t row = units >> 22 ? local / units : (uint32_t)local / (uint32_t)units;
     return room->begin[row] + (int64_t)(local - row * units);
 }
 
-template <typename W>
-static __device__ __forceinline__ void kiln_cuda_move_words(const kiln_cuda_samples &s,
-                                                            const kiln_cuda_samples_room *room,
-                                                            const kiln_cuda_samples_share &w, int thread, int threads)
+/* Hands what `get` has of each unit of the share on to `put`; a few are under way at once. */
+template <typename Get, typename Put>
+static __device__ __forceinline__ void kiln_cuda_move_units(const kiln_cuda_samples_share &w, int thread, int threads,
+                                                            Get get, Put put)
 {
-    for (int64_t u = w.low + thread; u < w.high; u += threads)
-        ((W *)s.out)[u] = ((const W *)s.data)[kiln_cuda_sample_unit(s, room, w.first, u)];
+    enum { AHEAD = 4 };
+    for (int64_t first = w.low + thread; first < w.high; first += (int64_t)threads * AHEAD) {
+        decltype(get(first)) x[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (first + k * threads < w.high)
+                x[k] = get(first + k * threads);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (first + k * threads < w.high)
+                put(first + k * threads, x[k]);
+    }
 }
 
-template <typename From>
-static __device__ __forceinline__ void kiln_cuda_move_to_i64(const kiln_cuda_samples &s,
-                                                             const kiln_cuda_samples_room *room,
-                                                             const kiln_cuda_samples_share &w, int thread, int threads)
+template <typename From, typename To>
+static __device__ __forceinline__ void kiln_cuda_move_as(const kiln_cuda_samples &s, const kiln_cuda_samples_room *room,
+                                                         const kiln_cuda_samples_share &w, int thread, int threads)
 {
-    for (int64_t u = w.low + thread; u < w.high; u += threads)
-        ((int64_t *)s.out)[u] = ((const From *)s.data)[kiln_cuda_sample_unit(s, room, w.first, u)];
+    kiln_cuda_move_units(
+        w, thread, threads,
+        [&](int64_t u) { return ((const From *)s.data)[kiln_cuda_sample_unit(s, room, w.first, u)]; },
+        [&](int64_t u, From x) { ((To *)s.out)[u] = x; });
 }
 
 static __device__ __forceinline__ void kiln_cuda_move_by_table(const kiln_cuda_samples &s,
@@ -71,14 +82,18 @@ static __device__ __forceinline__ void kiln_cuda_move_by_table(const kiln_cuda_s
 {
     const float *table = room->table;
     if (s.width == 4)
-        for (int64_t u = w.low + thread; u < w.high; u += threads) {
-            uint32_t b = ((const uint32_t *)s.data)[kiln_cuda_sample_unit(s, room, w.first, u)];
-            ((float4 *)s.out)[u] =
-                make_float4(table[b & 255], table[b >> 8 & 255], table[b >> 16 & 255], table[b >> 24]);
-        }
+        kiln_cuda_move_units(
+            w, thread, threads,
+            [&](int64_t u) { return ((const uint32_t *)s.data)[kiln_cuda_sample_unit(s, room, w.first, u)]; },
+            [&](int64_t u, uint32_t b) {
+                ((float4 *)s.out)[u] =
+                    make_float4(table[b & 255], table[b >> 8 & 255], table[b >> 16 & 255], table[b >> 24]);
+            });
     else
-        for (int64_t u = w.low + thread; u < w.high; u += threads)
-            ((float *)s.out)[u] = table[((const uint8_t *)s.data)[kiln_cuda_sample_unit(s, room, w.first, u)]];
+        kiln_cuda_move_units(
+            w, thread, threads,
+            [&](int64_t u) { return ((const uint8_t *)s.data)[kiln_cuda_sample_unit(s, room, w.first, u)]; },
+            [&](int64_t u, uint8_t b) { ((float *)s.out)[u] = table[b]; });
 }
 
 static __device__ __forceinline__ void kiln_cuda_move_samples(const kiln_cuda_samples &s,
@@ -88,19 +103,19 @@ static __device__ __forceinline__ void kiln_cuda_move_samples(const kiln_cuda_sa
     if (s.how == KILN_CUDA_BY_TABLE)
         kiln_cuda_move_by_table(s, room, w, thread, threads);
     else if (s.how == KILN_CUDA_U8_TO_I64)
-        kiln_cuda_move_to_i64<uint8_t>(s, room, w, thread, threads);
+        kiln_cuda_move_as<uint8_t, int64_t>(s, room, w, thread, threads);
     else if (s.how == KILN_CUDA_I32_TO_I64)
-        kiln_cuda_move_to_i64<int32_t>(s, room, w, thread, threads);
+        kiln_cuda_move_as<int32_t, int64_t>(s, room, w, thread, threads);
     else if (s.width == 16)
-        kiln_cuda_move_words<uint4>(s, room, w, thread, threads);
+        kiln_cuda_move_as<uint4, uint4>(s, room, w, thread, threads);
     else if (s.width == 8)
-        kiln_cuda_move_words<uint2>(s, room, w, thread, threads);
+        kiln_cuda_move_as<uint2, uint2>(s, room, w, thread, threads);
     else if (s.width == 4)
-        kiln_cuda_move_words<uint32_t>(s, room, w, thread, threads);
+        kiln_cuda_move_as<uint32_t, uint32_t>(s, room, w, thread, threads);
     else if (s.width == 2)
-        kiln_cuda_move_words<unsigned short>(s, room, w, thread, threads);
+        kiln_cuda_move_as<unsigned short, unsigned short>(s, room, w, thread, threads);
     else
-        kiln_cuda_move_words<uint8_t>(s, room, w, thread, threads);
+        kiln_cuda_move_as<uint8_t, uint8_t>(s, room, w, thread, threads);
 }
 
 /* The keys of the epoch's order and the table. */

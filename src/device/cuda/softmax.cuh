@@ -78,19 +78,22 @@ static __device__ __forceinline__ void softmax_teams(const T *x, T *y, int64_t f
     }
 }
 
-/* Rows of at most KILN_CUDA_SHORT_ROW elements, an element a thread, so that a warp has two rows. */
+/* Rows of at most KILN_CUDA_SHORT_ROW elements, an element a thread, so that a warp has two rows. The next row is asked
+ * for before this one is worked on. */
 template <typename T>
 static __device__ __forceinline__ void softmax_short(const T *x, T *y, int64_t first, int64_t step, int64_t rows, int n,
                                                      bool log_of)
 {
     int lane = (int)threadIdx.x % KILN_CUDA_SHORT_ROW;
+    const T nothing = -kiln_infinity(T());
+    T next = first < rows && lane < n ? x[first * n + lane] : nothing;
     for (; first - first % 2 < rows; first += step) { /* both rows of a warp go on as long as one is there */
-        bool mine = first < rows && lane < n;
-        T value = mine ? x[first * n + lane] : -kiln_infinity(T());
+        T value = next;
+        next = first + step < rows && lane < n ? x[(first + step) * n + lane] : nothing;
         T max = kiln_lanes_max<KILN_CUDA_SHORT_ROW>(value);
-        double term = value == -kiln_infinity(T()) ? 0 : (double)kiln_exp(value - max);
+        double term = value == nothing ? 0 : (double)kiln_exp(value - max);
         T share = share_of<T>(whole_sum(max, kiln_lanes_sum<KILN_CUDA_SHORT_ROW>(term)), log_of);
-        if (mine)
+        if (first < rows && lane < n)
             y[first * n + lane] = softmax_of(value, max, share, log_of);
     }
 }

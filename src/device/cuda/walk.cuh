@@ -86,23 +86,22 @@ template <typename P> struct group_sink {
 template <typename T>
 KILN_PW_INLINE void softmax_short_step(const void *x, void *y, int64_t rows, int n, bool log_of, seat s)
 {
-    int64_t teams = blockDim.x / KILN_CUDA_SHORT_ROW;
-    softmax_short<T>((const T *)x, (T *)y, s.block * teams + threadIdx.x / KILN_CUDA_SHORT_ROW, s.blocks * teams, rows, n,
-                     log_of);
+    const turns t = turns_of(s, rows, blockDim.x / KILN_CUDA_SHORT_ROW);
+    softmax_short<T>((const T *)x, (T *)y, t.first + threadIdx.x / KILN_CUDA_SHORT_ROW, t.step, t.end, n, log_of);
 }
 
 template <typename T, int V>
 KILN_PW_INLINE void softmax_step(const void *x, void *y, int64_t rows, int64_t n, bool log_of, seat s)
 {
-    int64_t warps = blockDim.x / 32;
-    softmax_teams<T, false, V>((const T *)x, (T *)y, s.block * warps + threadIdx.x / 32, s.blocks * warps, rows, n,
-                               log_of);
+    const turns t = turns_of(s, rows, blockDim.x / 32);
+    softmax_teams<T, false, V>((const T *)x, (T *)y, t.first + threadIdx.x / 32, t.step, t.end, n, log_of);
 }
 
 /* argmax and argmin of short rows, a thread each: the first of equal ones, and a NaN beats all numbers. */
 KILN_PW_INLINE void find_step(const void *x, void *y, int64_t rows, int n, bool least, seat s)
 {
-    for (int64_t row = s.block * blockDim.x + threadIdx.x; row < rows; row += s.blocks * blockDim.x) {
+    const turns t = turns_of(s, rows, blockDim.x);
+    for (int64_t row = t.first + threadIdx.x; row < t.end; row += t.step) {
         const float *from = (const float *)x + row * n;
         float best = from[0];
         int64_t place = 0;
@@ -124,17 +123,31 @@ KILN_PW_INLINE picks picks_in(const kiln_cuda_walk &c, int kernel, const void *t
                  kiln_cuda_fault{c.state, c.record, kernel, c.run, c.barrier}};
 }
 
+/* Slabs are of targets, and only where nothing is inside the classes: those of a slab end where an earlier end of all
+ * targets would be. */
+KILN_PW_INLINE picks picks_until(picks p, int64_t end, seat s)
+{
+    p.outer = s.each ? end : p.outer;
+    return p;
+}
+
 template <typename T>
 KILN_PW_INLINE void pick_step(const picks &p, const void *x, void *y, bool writes, seat s)
 {
-    pick<T>(p, (const T *)x, (T *)y, writes, s.block * blockDim.x + threadIdx.x, s.blocks * blockDim.x);
+    const turns t = turns_of(s, p.outer * p.inner, blockDim.x);
+    pick<T>(picks_until(p, t.end, s), (const T *)x, (T *)y, writes, t.first + threadIdx.x, t.step);
 }
 
 template <typename T>
 KILN_PW_INLINE void place_step(const picks &p, const void *g, void *y, bool writes, seat s)
 {
-    place<T, uint32_t, true>(p, (const T *)g, (T *)y, writes, s.block * blockDim.x + threadIdx.x,
-                             s.blocks * blockDim.x);
+    const turns t = turns_of(s, p.outer * p.inner, blockDim.x);
+    const picks mine = picks_until(p, t.end, s);
+    check_targets(mine, t.first + threadIdx.x, t.step);
+    s.each *= p.classes;
+    const turns e = turns_of(s, p.outer * p.classes * p.inner, (int64_t)blockDim.x * 4);
+    if (writes)
+        spread<T, uint32_t, true>(mine, (const T *)g, (T *)y, e.first / 4 + threadIdx.x, e.step / 4);
 }
 
 #endif

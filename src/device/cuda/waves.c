@@ -4,16 +4,43 @@
 #include "device/cuda/chain.h"
 
 enum {
-    TINY_UNITS = 2,      /* that one block takes in turn rather than wait for a barrier */
-    TINY_TIME = 600,     /* nanoseconds of a step that one block does */
-    STORE_TIME = 300,    /* and of each store of a group */
-    LONGEST_TILE = 4000, /* beyond which two rounds of smaller tiles are better */
-    MOST_MOVED = 16      /* units of a step that is put off: larger ones would make a wave of their own longer */
+    TINY_UNITS = 2,          /* that one block takes in turn rather than wait for a barrier */
+    TINY_TIME = 600,         /* nanoseconds of a step that moves little */
+    STORE_TIME = 300,        /* and of each store of a group */
+    LITTLE = 32 * 1024,      /* bytes that a block moves in that time … */
+    BYTES_A_NANOSECOND = 30, /* … and of those beyond */
+    LONGEST_TILE = 4000,     /* beyond which two rounds of smaller tiles are better */
+    MOST_MOVED = 16          /* units of a step that is put off: larger ones would make a wave of their own longer */
 };
 
 static bool is_tiny(const kiln_cuda_step *s)
 {
     return s->kind != KILN_CUDA_STEP_PRODUCT && s->kind != KILN_CUDA_STEP_SAMPLES && s->units <= TINY_UNITS;
+}
+
+/* ---- What waits for what ---- */
+
+static bool is_listed(const kiln_cuda_waits *w, int32_t kernel, int32_t before)
+{
+    for (int64_t k = w->first[kernel]; k < w->first[kernel + 1]; k++)
+        if (w->of[k] == before)
+            return true;
+    return false;
+}
+
+/* Whether a step has to wait for one before it. What a group stores is there when the first half of its reduction is
+ * done; for the second half waits who touches the result, or what it is made of. */
+static bool waits_for(const kiln_cuda_chain *chain, const kiln_cuda_waits *w, const kiln_cuda_step *s,
+                      const kiln_cuda_step *before)
+{
+    const kiln_plan *plan = chain->plan;
+    const kiln_kernel *k = &plan->kernels[before->kernel];
+    if (s->kind == KILN_CUDA_STEP_COMBINE)
+        return before == s - 1;
+    if (before->kind == KILN_CUDA_STEP_COMBINE)
+        return kiln_cuda_touches(plan, &plan->kernels[s->kernel], k->group->reduce_to.buffer) ||
+               kiln_cuda_touches(plan, &plan->kernels[s->kernel], k->workspace);
+    return is_listed(w, s->kernel, before->kernel);
 }
 
 typedef struct place { /* the earliest wave of a step, and the strand before it that it could go on with */
@@ -29,26 +56,34 @@ static void come_after(place *p, const kiln_cuda_step *before)
         p->joins &= before->strand == p->strand;
 }
 
-static kiln_cuda_step *step_of(const kiln_cuda_chain *chain, int32_t kernel, int64_t before)
+/* A strand that may call the step off is no place for what must not be written then: only barriers tell. */
+static bool checks(const kiln_cuda_step *s)
 {
-    for (int64_t j = before; j-- > 0;)
-        if (chain->steps[j].kernel == kernel)
-            return &chain->steps[j];
-    return NULL;
+    return s->kind == KILN_CUDA_STEP_PICK || s->kind == KILN_CUDA_STEP_PLACE;
+}
+
+/* Whether a step can go on with a strand: one of tiny steps, if it is one, or one of slabs. */
+static bool can_join(const kiln_cuda_chain *chain, int64_t step, int32_t strand)
+{
+    const kiln_cuda_step *s = &chain->steps[step];
+    bool tiny = true;
+    for (int64_t i = step; i-- > 0;)
+        if (chain->steps[i].strand == strand) {
+            if (s->guarded && checks(&chain->steps[i]))
+                return false;
+            tiny = is_tiny(&chain->steps[i]); /* of the first, at last */
+        }
+    return tiny ? is_tiny(s) : kiln_cuda_goes_on(chain, step, strand);
 }
 
 /* Where a step can run at the earliest; its predecessors have their places. */
 static place find_place(const kiln_cuda_chain *chain, const kiln_cuda_waits *w, int64_t step)
 {
-    const kiln_cuda_step *s = &chain->steps[step];
     place p = {0, -1, false};
-    if (s->kind == KILN_CUDA_STEP_COMBINE)
-        come_after(&p, s - 1);
-    for (int64_t k = w->first[s->kernel]; s->kind != KILN_CUDA_STEP_COMBINE && k < w->first[s->kernel + 1]; k++) {
-        const kiln_cuda_step *before = step_of(chain, w->of[k], step);
-        if (before)
-            come_after(&p, before);
-    }
+    for (int64_t i = 0; i < step; i++)
+        if (waits_for(chain, w, &chain->steps[step], &chain->steps[i]))
+            come_after(&p, &chain->steps[i]);
+    p.joins = p.joins && can_join(chain, step, p.strand);
     return p;
 }
 
@@ -64,35 +99,34 @@ static void find_latest(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
     for (int64_t i = 0; i < chain->nsteps; i++)
         chain->steps[i].latest = chain->nwaves - 1;
-    for (int64_t i = chain->nsteps; i-- > 0;) {
-        const kiln_cuda_step *s = &chain->steps[i];
-        if (s->kind == KILN_CUDA_STEP_COMBINE) {
-            not_after(&chain->steps[i - 1], s);
-            continue;
-        }
-        for (int64_t k = w->first[s->kernel]; k < w->first[s->kernel + 1]; k++) {
-            kiln_cuda_step *before = step_of(chain, w->of[k], i);
-            if (before)
-                not_after(before, s);
-        }
-    }
+    for (int64_t i = chain->nsteps; i-- > 0;)
+        for (int64_t j = 0; j < i; j++)
+            if (waits_for(chain, w, &chain->steps[i], &chain->steps[j]))
+                not_after(&chain->steps[j], &chain->steps[i]);
 }
+
+/* ---- Times ---- */
 
 /* About how long a step takes. */
-static int64_t step_time(const kiln_cuda_step *s)
+static int64_t step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
 {
-    int64_t time = s->kind == KILN_CUDA_STEP_PRODUCT ? s->tiling.nanoseconds : TINY_TIME;
-    return time + (s->group ? s->group->k.p.nstores * STORE_TIME : 0);
+    int64_t stores = s->group ? s->group->k.p.nstores * STORE_TIME : 0;
+    if (s->kind == KILN_CUDA_STEP_PRODUCT)
+        return s->tiling.nanoseconds + stores;
+    int64_t blocks = s->units < KILN_CUDA_TILE_BLOCKS ? s->units : KILN_CUDA_TILE_BLOCKS;
+    int64_t bytes = chain->plan->kernels[s->kernel].bytes / (blocks < 1 ? 1 : blocks);
+    bool much = bytes > LITTLE && s->kind != KILN_CUDA_STEP_COMBINE;
+    return TINY_TIME + stores + (much ? (bytes - LITTLE) / BYTES_A_NANOSECOND : 0);
 }
 
-/* And a wave, without its strands and what could come later. */
+/* And a wave, without what is tiny and what could come later. */
 static int64_t wave_time(const kiln_cuda_chain *chain, int32_t wave)
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < chain->nsteps; i++) {
         const kiln_cuda_step *s = &chain->steps[i];
-        if (s->wave == wave && s->strand < 0 && s->latest == wave && step_time(s) > longest)
-            longest = step_time(s);
+        if (s->wave == wave && !is_tiny(s) && s->latest == wave && step_time(chain, s) > longest)
+            longest = step_time(chain, s);
     }
     return longest;
 }
@@ -101,9 +135,11 @@ static int64_t strand_time(const kiln_cuda_chain *chain, int64_t before, int32_t
 {
     int64_t time = 0;
     for (int64_t i = 0; i < before; i++)
-        time += chain->steps[i].strand == strand ? step_time(&chain->steps[i]) : 0;
+        time += chain->steps[i].strand == strand ? step_time(chain, &chain->steps[i]) : 0;
     return time;
 }
+
+/* ---- Waves ---- */
 
 static void put(kiln_cuda_chain *chain, kiln_cuda_step *s, int32_t wave, int32_t strand)
 {
@@ -112,23 +148,29 @@ static void put(kiln_cuda_chain *chain, kiln_cuda_step *s, int32_t wave, int32_t
     chain->nwaves = wave + 1 > chain->nwaves ? wave + 1 : chain->nwaves;
 }
 
-/* As early as possible; small steps go on with the strand before them. */
+/* The number of a strand that the step begins, whether or not others go on with it; -1 where none could. */
+static int32_t new_strand(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int32_t *strands)
+{
+    return is_tiny(s) || kiln_cuda_has_rows(chain, s) ? (*strands)++ : -1;
+}
+
+/* As early as possible; where a step can go on with the strand before it, it does. */
 static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
     int32_t strands = 0;
     for (int64_t i = 0; i < chain->nsteps; i++) {
         kiln_cuda_step *s = &chain->steps[i];
         place p = find_place(chain, w, i);
-        bool joins = is_tiny(s) && p.joins;
-        put(chain, s, joins ? p.wave - 1 : p.wave, joins ? p.strand : is_tiny(s) ? strands++ : -1);
+        put(chain, s, p.joins ? p.wave - 1 : p.wave, p.joins ? p.strand : new_strand(chain, s, &strands));
     }
 }
 
 /* The first wave from `from` on that the step does not make longer, else the longest, as long as it holds up nobody. */
-static int32_t roomy_wave(const kiln_cuda_step *s, int32_t from, const int64_t *times)
+static int32_t roomy_wave(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int32_t from, const int64_t *times)
 {
     int32_t best = from;
-    for (int32_t wave = from + 1; wave <= s->latest && s->units <= MOST_MOVED && times[best] < step_time(s); wave++)
+    for (int32_t wave = from + 1; wave <= s->latest && s->units <= MOST_MOVED && times[best] < step_time(chain, s);
+         wave++)
         best = times[wave] > times[best] ? wave : best;
     return best;
 }
@@ -140,12 +182,19 @@ static void fill_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w, const i
     for (int64_t i = 0; i < chain->nsteps; i++) {
         kiln_cuda_step *s = &chain->steps[i];
         place p = find_place(chain, w, i);
-        bool fits = p.joins && strand_time(chain, i, p.strand) + step_time(s) <= times[p.wave - 1];
-        if (is_tiny(s) && p.joins && (fits || p.wave > s->latest))
+        bool fits = p.joins && strand_time(chain, i, p.strand) + step_time(chain, s) <= times[p.wave - 1];
+        if (p.joins && (fits || p.wave > s->latest))
             put(chain, s, p.wave - 1, p.strand);
         else
-            put(chain, s, roomy_wave(s, p.wave, times), is_tiny(s) ? strands++ : -1);
+            put(chain, s, roomy_wave(chain, s, p.wave, times), new_strand(chain, s, &strands));
     }
+}
+
+static void cut_strands(kiln_cuda_chain *chain)
+{
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        if (chain->steps[i].strand >= 0 && kiln_cuda_begins_strand(chain, i) && !is_tiny(&chain->steps[i]))
+            kiln_cuda_cut_strand(chain, i);
 }
 
 static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
@@ -158,11 +207,17 @@ static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
     for (int32_t wave = 0; wave < chain->nwaves; wave++)
         times[wave] = wave_time(chain, wave);
     fill_waves(chain, w, times);
+    cut_strands(chain);
     kiln_free(times);
     return true;
 }
 
 /* ---- Tiles ---- */
+
+int64_t kiln_cuda_strand_units(const kiln_cuda_step *step)
+{
+    return step->slab ? step->units : 1;
+}
 
 bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step)
 {
@@ -175,9 +230,13 @@ bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step)
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave)
 {
     int64_t units = 0;
-    for (int64_t i = 0; i < chain->nsteps; i++)
-        if (chain->steps[i].wave == wave)
-            units += chain->steps[i].strand < 0 ? chain->steps[i].units : kiln_cuda_begins_strand(chain, i);
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        const kiln_cuda_step *s = &chain->steps[i];
+        if (s->wave == wave && s->strand < 0)
+            units += s->units;
+        else if (s->wave == wave && kiln_cuda_begins_strand(chain, i))
+            units += kiln_cuda_strand_units(s);
+    }
     return units;
 }
 
@@ -218,8 +277,10 @@ static void fit_tiles(kiln_cuda_chain *chain)
 
 const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel)
 {
-    const kiln_cuda_step *s = step_of(chain, kernel, chain->nsteps);
-    return s && s->kind == KILN_CUDA_STEP_PRODUCT ? &s->tiling : NULL;
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        if (chain->steps[i].kernel == kernel && chain->steps[i].kind == KILN_CUDA_STEP_PRODUCT)
+            return &chain->steps[i].tiling;
+    return NULL;
 }
 
 static void count_units(kiln_cuda_chain *chain)
