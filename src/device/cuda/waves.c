@@ -42,9 +42,9 @@ static place find_place(const kiln_cuda_chain *chain, const kiln_cuda_waits *w, 
 {
     const kiln_cuda_step *s = &chain->steps[step];
     place p = {0, -1, false};
-    if (s->kind == KILN_CUDA_STEP_COMBINE)
+    if (kiln_cuda_is_second(s))
         come_after(&p, s - 1);
-    for (int64_t k = w->first[s->kernel]; s->kind != KILN_CUDA_STEP_COMBINE && k < w->first[s->kernel + 1]; k++) {
+    for (int64_t k = w->first[s->kernel]; !kiln_cuda_is_second(s) && k < w->first[s->kernel + 1]; k++) {
         const kiln_cuda_step *before = step_of(chain, w->of[k], step);
         if (before)
             come_after(&p, before);
@@ -66,7 +66,7 @@ static void find_latest(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
         chain->steps[i].latest = chain->nwaves - 1;
     for (int64_t i = chain->nsteps; i-- > 0;) {
         const kiln_cuda_step *s = &chain->steps[i];
-        if (s->kind == KILN_CUDA_STEP_COMBINE) {
+        if (kiln_cuda_is_second(s)) {
             not_after(&chain->steps[i - 1], s);
             continue;
         }
@@ -189,10 +189,9 @@ static bool coarsen_one(kiln_cuda_chain *chain, int32_t wave)
     for (int64_t i = 0; i < chain->nsteps; i++) {
         kiln_cuda_step *s = &chain->steps[i];
         const kiln_cuda_matrices *m = &s->product;
-        if (s->wave != wave || s->kind != KILN_CUDA_STEP_PRODUCT || s->units < 2)
+        if (s->wave != wave || s->kind != KILN_CUDA_STEP_PRODUCT || s->tiling.cuts > 1 || s->units < 2)
             continue;
-        int64_t matrices = s->tiling.tiles / (s->tiling.across * s->tiling.down);
-        if (kiln_cuda_tiling_within(m->m, m->n, m->k, matrices, s->units - 1, &t) &&
+        if (kiln_cuda_tiling_within(kiln_cuda_extent_of(m, &s->tiling, s->tf32), s->units - 1, &t) &&
             (!soonest || t.nanoseconds < coarser.nanoseconds)) {
             soonest = s;
             coarser = t;
@@ -219,7 +218,7 @@ static void fit_tiles(kiln_cuda_chain *chain)
 const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel)
 {
     const kiln_cuda_step *s = step_of(chain, kernel, chain->nsteps);
-    return s && s->kind == KILN_CUDA_STEP_PRODUCT ? &s->tiling : NULL;
+    return s && (s->kind == KILN_CUDA_STEP_PRODUCT || s->kind == KILN_CUDA_STEP_JOIN) ? &s->tiling : NULL;
 }
 
 static void count_units(kiln_cuda_chain *chain)
