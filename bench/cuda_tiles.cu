@@ -1,4 +1,4 @@
-/* Times the tiles of small f32 products (src/device/cuda/tile.cuh) as waves of one kernel that stays on the device: all
+/* Times the tiles of f32 products (src/device/cuda/tile.cuh) as waves of one kernel that stays on the device: all
  * tiles of a product, then a barrier of the grid, over and over. Every kind of tile, so that the table shows whether
  * kiln_cuda_tiling_of (marked *) picks the fastest. First it checks results: against f64, that the kernel compiled
  * ahead and those with constant sizes agree to the bit, and that waves see what the waves before them wrote.
@@ -110,13 +110,14 @@ struct to_memory {
 
 template <int ROWS, int COLS, int SLICES, typename Shape>
 static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
-    waves(const __grid_constant__ Shape s, int64_t tiles, float *to, unsigned *memory, int rounds)
+    waves(const __grid_constant__ Shape s, int64_t matrices, int cuts, int64_t tiles, float *to, unsigned *memory,
+          int rounds)
 {
     extern __shared__ float4 shared[];
     const to_memory sink = {to};
     for (int r = 1; r <= rounds; r++) {
         for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            kiln_cuda_tile<ROWS, COLS, SLICES>(s, tile, shared, sink);
+            kiln_cuda_tile<ROWS, COLS, SLICES>(s, matrices, cuts, tile, shared, sink);
             __syncthreads();
         }
         barrier(FENCE, memory, (unsigned)r);
@@ -134,7 +135,7 @@ static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
         now.a = r % 2 ? x : y;
         const to_memory sink = {r % 2 ? y : x};
         for (int64_t tile = (blockIdx.x + (unsigned)r * 7) % gridDim.x; tile < tiles; tile += gridDim.x) {
-            kiln_cuda_tile<8, 8, 128>(now, tile, shared, sink);
+            kiln_cuda_tile<8, 8, 128>(now, 1, 1, tile, shared, sink);
             __syncthreads();
         }
         barrier(kind, memory, (unsigned)r);
@@ -147,6 +148,11 @@ struct shape {
     int64_t m, n, k, matrices;
     bool ta, tb; /* stored [k, m], [n, k] */
 };
+
+static kiln_cuda_extent extent_of(const shape &p, bool tf32)
+{
+    return kiln_cuda_extent{p.m, p.n, p.k, p.matrices, tf32};
+}
 
 static kiln_cuda_matrices matrices_of(const shape &p, const float *a, const float *b)
 {
@@ -185,6 +191,7 @@ static const shape shapes[] = {
     {128, 32, 128, 64, false, false}, {256, 256, 512, 1, false, true},  {512, 512, 128, 1, false, true},
     {1, 1024, 1024, 1, false, true},  {512, 128, 512, 1, false, true},  {8, 8, 8192, 1, false, true},
     {512, 512, 180, 1, true, false},  {384, 128, 1024, 1, true, false}, {1024, 128, 128, 1, false, true}};
+static const shape tensor_shapes[] = {MLP(SHAPE, 1024) MLP(SHAPE, 8192) ODD(SHAPE)};
 
 /* ---- Measuring ---- */
 
@@ -192,7 +199,7 @@ typedef void wave_launch(const shape &p, const kiln_cuda_tiling &t, int rounds);
 
 static int blocks;
 static cudaStream_t stream;
-static float *a, *b, *c;
+static float *a, *b, *c, *partials;
 static unsigned *memory;
 static const int64_t ROOM = 48 << 20; /* floats of each */
 static const int ROUNDS = 200;
@@ -234,7 +241,8 @@ static void launch_waves(const Shape &s, const kiln_cuda_tiling &t, int rounds)
 {
     void *kernel = (void *)waves<ROWS, COLS, SLICES, Shape>;
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t.shared));
-    void *arguments[] = {(void *)&s, (void *)&t.tiles, &c, &memory, &rounds};
+    int64_t matrices = t.tiles / (t.across * t.down * t.cuts);
+    void *arguments[] = {(void *)&s, &matrices, (void *)&t.cuts, (void *)&t.tiles, &c, &memory, &rounds};
     CHECK(cudaLaunchCooperativeKernel(kernel, blocks, KILN_CUDA_TILE_THREADS, arguments, t.shared, stream));
 }
 
@@ -244,7 +252,12 @@ static void launch_for(const shape &p, bool constant, const kiln_cuda_tiling &t,
 #define CONSTANT(M, N, K, TA, TB)                                                                                      \
     if (constant && p.m == M && p.n == N && p.k == K && p.ta == TA && p.tb == TB)                                      \
         return launch_waves<ROWS, COLS, SLICES>(constant_shape<M, N, K, TA, TB>{a, b}, t, rounds);
-    MLP(CONSTANT, 32)
+    if constexpr (KILN_CUDA_TILE_TENSOR(ROWS, COLS, SLICES)) {
+        MLP(CONSTANT, 1024)
+        MLP(CONSTANT, 8192)
+    } else {
+        MLP(CONSTANT, 32)
+    }
     launch_waves<ROWS, COLS, SLICES>(matrices_of(p, a, b), t, rounds);
 }
 
@@ -254,6 +267,7 @@ static void launch_any(const shape &p, bool constant, const kiln_cuda_tiling &t,
     if (t.rows == ROWS && t.cols == COLS && t.slices == SLICES)                                                        \
         launch_for<ROWS, COLS, SLICES>(p, constant, t, rounds);
     KILN_CUDA_TILES(VARIANT)
+    KILN_CUDA_TENSOR_TILES(VARIANT)
 }
 
 static double wave_time(const shape &p, bool constant, const kiln_cuda_tiling &t)
@@ -274,7 +288,7 @@ static double graph_time(const shape &p, const kiln_cuda_tiling &t)
     cudaGraphExec_t exec;
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < NODES; i++)
-        kiln_cuda_small_launch(&call, &s, &t, c);
+        kiln_cuda_small_launch(&call, &s, &t, c, partials);
     CHECK(cudaStreamEndCapture(stream, &graph));
     CHECK(cudaGraphInstantiate(&exec, graph, 0));
     double time = best_time([&] { CHECK(cudaGraphLaunch(exec, stream)); }) / NODES;
@@ -296,7 +310,7 @@ static std::vector<float> result(int64_t count)
     return x;
 }
 
-static bool close_to_f64(const shape &p, const std::vector<float> &got)
+static bool close_to_f64(const shape &p, const std::vector<float> &got, double tolerance)
 {
     kiln_cuda_matrices s = matrices_of(p, host_a.data(), host_b.data());
     int64_t step = p.m * p.n * p.matrices > 20000 ? 97 : 1; /* a sample of large ones */
@@ -308,7 +322,7 @@ static bool close_to_f64(const shape &p, const std::vector<float> &got)
                        s.b[matrix * s.b_matrix + k * s.b_row + col * s.b_col];
             sum += x, size += std::fabs(x);
         }
-        if (!(std::fabs(got[(size_t)i] - sum) <= size * 2e-6 + 1e-30))
+        if (!(std::fabs(got[(size_t)i] - sum) <= size * tolerance + 1e-30))
             return false;
     }
     return true;
@@ -322,11 +336,12 @@ static const char *verdict(const shape &p, const kiln_cuda_tiling &t)
     call.stream = stream;
     call.multiprocessors = blocks;
     kiln_cuda_matrices s = matrices_of(p, a, b);
-    kiln_cuda_small_launch(&call, &s, &t, c);
+    kiln_cuda_small_launch(&call, &s, &t, c, partials);
     std::vector<float> ahead = result(count);
-    if (!close_to_f64(p, ahead))
+    bool tensor = KILN_CUDA_TILE_TENSOR(t.rows, t.cols, t.slices); /* which round by half of 2^-10, both operands */
+    if (!close_to_f64(p, ahead, tensor ? 1e-3 : 2e-6))
         return "WRONG";
-    for (int constant = 0; constant < 2; constant++) {
+    for (int constant = 0; constant < 2 && t.cuts == 1; constant++) {
         CHECK(cudaMemsetAsync(memory, 0, 4096, stream));
         launch_any(p, constant, t, 1);
         if (memcmp(result(count).data(), ahead.data(), (size_t)count * 4))
@@ -339,7 +354,7 @@ static bool sees_earlier_waves(int n, int kind)
 {
     const int rounds = 40;
     shape p = {n, n, n, 1, false, false};
-    kiln_cuda_tiling t = kiln_cuda_tiling_with(8, 8, 128, n, n, n, 1);
+    kiln_cuda_tiling t = kiln_cuda_tiling_with(8, 8, 128, 1, extent_of(p, false));
     kiln_cuda_matrices s = matrices_of(p, a, b);
     float *x = c, *y = c + (1 << 20);
     kiln_cuda_call call = {};
@@ -351,7 +366,7 @@ static bool sees_earlier_waves(int n, int kind)
         CHECK(cudaMemsetAsync(memory, 0, 4096, stream));
         for (int r = 1; apart && r <= rounds; r++) {
             s.a = r % 2 ? x : y;
-            kiln_cuda_small_launch(&call, &s, &t, r % 2 ? y : x);
+            kiln_cuda_small_launch(&call, &s, &t, r % 2 ? y : x, partials);
         }
         int most = rounds, how = kind;
         void *arguments[] = {&s, &t.tiles, &x, &y, &memory, &most, &how};
@@ -375,9 +390,10 @@ static void set_up()
     CHECK(cudaMalloc(&a, ROOM * 4));
     CHECK(cudaMalloc(&b, ROOM * 4));
     CHECK(cudaMalloc(&c, ROOM * 4));
+    CHECK(cudaMalloc(&partials, ROOM * 4));
     CHECK(cudaMalloc(&memory, 4096));
-    host_a.resize(4 << 20);
-    host_b.resize(4 << 20);
+    host_a.resize(8 << 20);
+    host_b.resize(8 << 20);
     for (size_t i = 0; i < host_a.size(); i++) { /* small enough for a long chain of products */
         host_a[i] = (float)(rand() % 2001 - 1000) / 4000;
         host_b[i] = (float)(rand() % 2001 - 1000) / 4000;
@@ -387,42 +403,75 @@ static void set_up()
     printf("%s, %d multiprocessors\n", device.name, blocks);
 }
 
-static void say_row(const shape &p, bool constant)
+static bool same(const kiln_cuda_tiling &t, const kiln_cuda_tiling &u)
+{
+    return t.rows == u.rows && t.cols == u.cols && t.slices == u.slices && t.cuts == u.cuts;
+}
+
+/* A cell: all tiles of the product, and, where it helps, cut so that all blocks have one. */
+static const char *say_cell(const shape &p, bool constant, const kiln_cuda_tiling &t, const kiln_cuda_tiling *chosen)
+{
+    const char *bad = verdict(p, t);
+    printf(" %7.2f%c", wave_time(p, constant, t) - barrier_time(FENCE), chosen && same(t, *chosen) ? '*' : ' ');
+    return bad;
+}
+
+static void say_row(const shape &p, bool constant, bool tf32)
 {
     kiln_cuda_tiling chosen = {};
-    bool taken = kiln_cuda_tiling_of(p.m, p.n, p.k, p.matrices, &chosen);
+    kiln_cuda_extent e = extent_of(p, tf32);
+    bool taken = kiln_cuda_tiling_of(e, &chosen);
     char name[64];
     snprintf(name, sizeof name, "%lldx%lldx%lld", (long long)p.m, (long long)p.n, (long long)p.k);
     printf("%-13s%3lld %c%c%c", name, (long long)p.matrices, p.ta ? 't' : 'n', p.tb ? 't' : 'n', constant ? 'c' : ' ');
     const char *bad = NULL;
 #define CELL(ROWS, COLS, SLICES)                                                                                       \
     {                                                                                                                  \
-        kiln_cuda_tiling t = kiln_cuda_tiling_with(ROWS, COLS, SLICES, p.m, p.n, p.k, p.matrices);                     \
-        const char *fault = verdict(p, t);                                                                             \
+        kiln_cuda_tiling t = kiln_cuda_tiling_with(ROWS, COLS, SLICES, 1, e);                                          \
+        const char *fault = say_cell(p, constant, t, taken ? &chosen : NULL);                                          \
         bad = bad ? bad : fault;                                                                                       \
-        bool mark = taken && t.rows == chosen.rows && t.cols == chosen.cols && t.slices == chosen.slices;              \
-        printf(" %7.2f%c", wave_time(p, constant, t) - barrier_time(FENCE), mark ? '*' : ' ');                         \
+        if (tf32 && t.tiles * 2 <= blocks && p.k >= 1024) {                                                            \
+            int32_t cuts = (int32_t)(blocks / t.tiles);                                                                \
+            cuts = (int32_t)((p.k + KILN_CUDA_TILE_CUT(p.k, cuts) - 1) / KILN_CUDA_TILE_CUT(p.k, cuts));               \
+            t = kiln_cuda_tiling_with(ROWS, COLS, SLICES, cuts, e);                                                    \
+            printf(" /%d:", cuts);                                                                                     \
+            fault = say_cell(p, constant, t, taken ? &chosen : NULL);                                                  \
+            bad = bad ? bad : fault;                                                                                   \
+        }                                                                                                              \
     }
-    KILN_CUDA_TILES(CELL)
+    if (tf32) {
+        KILN_CUDA_TENSOR_TILES(CELL)
+    } else {
+        KILN_CUDA_TILES(CELL)
+    }
     if (taken)
         printf(" %7.2f", graph_time(p, chosen));
     printf("%s%s\n", bad ? " " : "", bad ? bad : "");
     fflush(stdout);
 }
 
-int main()
+int main(int argc, char **argv)
 {
     set_up();
     for (int kind = ACQUIRE; kind < BARRIERS; kind++)
         printf("barrier: %-32s %6.3f us, odd waves seen %s, even %s\n", barrier_names[kind], barrier_time(kind),
                sees_earlier_waves(37, kind) ? "yes" : "NO", sees_earlier_waves(36, kind) ? "yes" : "NO");
-    printf("%-20s", "m x n x k, matrices");
 #define HEAD(ROWS, COLS, SLICES) printf(" %8s", #ROWS "x" #COLS "/" #SLICES);
+    printf("%-20s", "in TF32");
+    KILN_CUDA_TENSOR_TILES(HEAD)
+    printf("    graph\n");
+    for (size_t i = 0; i < 16; i++)
+        say_row(tensor_shapes[i], true, true);
+    for (const shape &p : tensor_shapes)
+        say_row(p, false, true);
+    if (argc > 1 && !strcmp(argv[1], "tf32"))
+        return 0;
+    printf("%-20s", "m x n x k, matrices");
     KILN_CUDA_TILES(HEAD)
     printf("    graph\n");
     for (size_t i = 0; i < 8; i++)
-        say_row(shapes[i], true);
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        say_row(shapes[i], false);
+        say_row(shapes[i], true, false);
+    for (const shape &p : shapes)
+        say_row(p, false, false);
     return 0;
 }

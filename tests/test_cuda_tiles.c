@@ -17,18 +17,49 @@ static void test_tiles_cover_the_product(void **state)
     (void)state;
     for (int i = 0; i < SIZES * SIZES * SIZES; i++) {
         int64_t m = sizes[i % SIZES], n = sizes[i / SIZES % SIZES], k = sizes[i / SIZES / SIZES];
+        kiln_cuda_extent e = {m, n, k, 3, i % 2};
         kiln_cuda_tiling t, again;
-        if (!kiln_cuda_tiling_of(m, n, k, 3, &t))
+        if (!kiln_cuda_tiling_of(e, &t))
             continue;
         assert_true(t.down * t.rows >= m && (t.down - 1) * t.rows < m);
         assert_true(t.across * t.cols >= n && (t.across - 1) * t.cols < n);
-        assert_int_equal(t.tiles, 3 * t.across * t.down);
+        assert_int_equal(t.tiles, 3 * t.across * t.down * t.cuts);
         assert_true(t.slices * KILN_CUDA_TILE_SLICE(k, t.slices) >= k);
+        assert_true(t.cuts * KILN_CUDA_TILE_CUT(k, t.cuts) >= k && (t.cuts - 1) * KILN_CUDA_TILE_CUT(k, t.cuts) < k);
         assert_true(t.shared <= MOST_SHARED);
-        assert_true(kiln_cuda_tiling_of(m, n, k, 3, &again));
+        assert_true(kiln_cuda_tiling_of(e, &again));
         assert_int_equal(again.rows * 10000 + again.cols, t.rows * 10000 + t.cols);
-        assert_int_equal(again.slices, t.slices);
+        assert_int_equal(again.slices * 1000 + again.cuts, t.slices * 1000 + t.cuts);
     }
+}
+
+/* Operands are rounded only where that is allowed. */
+static void test_tensor_cores_are_asked_for(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SIZES * SIZES * SIZES; i++) {
+        kiln_cuda_extent e = {sizes[i % SIZES], sizes[i / SIZES % SIZES], sizes[i / SIZES / SIZES], 1, false};
+        kiln_cuda_tiling t;
+        if (kiln_cuda_tiling_of(e, &t))
+            assert_false(by_tensor_cores(t.rows, t.cols, t.slices) || t.cuts > 1);
+    }
+    kiln_cuda_tiling t;
+    assert_true(kiln_cuda_tiling_of((kiln_cuda_extent){1024, 256, 784, 1, true}, &t));
+    assert_true(by_tensor_cores(t.rows, t.cols, t.slices));
+    assert_int_equal(t.cuts, 1);
+    assert_int_equal(kiln_cuda_tiling_partials(&t, (kiln_cuda_extent){1024, 256, 784, 1, true}), 0);
+}
+
+/* A long k with a small result is cut between blocks, so that all have something to do. */
+static void test_long_products_are_cut(void **state)
+{
+    (void)state;
+    kiln_cuda_extent e = {256, 784, 8192, 1, true};
+    kiln_cuda_tiling t;
+    assert_true(kiln_cuda_tiling_of(e, &t));
+    assert_true(t.cuts > 1 && t.tiles <= KILN_CUDA_TILE_BLOCKS && t.tiles > KILN_CUDA_TILE_BLOCKS / 2);
+    assert_int_equal(kiln_cuda_tiling_partials(&t, e), (size_t)t.cuts * 256 * 784 * sizeof(float));
+    assert_true(!kiln_cuda_tiling_within(e, t.tiles, &t) || t.cuts == 1);
 }
 
 static void test_tiles_have_kernels(void **state)
@@ -36,7 +67,7 @@ static void test_tiles_have_kernels(void **state)
     (void)state;
 #define SAME(r, c, s) (tiles[i].rows == (r) && tiles[i].cols == (c) && tiles[i].slices == (s)) ||
     for (int i = 0; i < TILES; i++)
-        assert_true(KILN_CUDA_TILES(SAME) false);
+        assert_true(KILN_CUDA_TILES(SAME) KILN_CUDA_TENSOR_TILES(SAME) false);
 }
 
 /* Products of a step of a small network: few tiles where that costs little, all blocks where k is long. */
@@ -50,7 +81,7 @@ static void test_tiles_fit_the_measurements(void **state)
                  {32, 256, 128, 16, 8}, {10, 128, 32, 16, 16}, {128, 256, 32, 16, 32}, {256, 784, 32, 32, 64}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         kiln_cuda_tiling t;
-        assert_true(kiln_cuda_tiling_of(known[i].m, known[i].n, known[i].k, 1, &t));
+        assert_true(kiln_cuda_tiling_of((kiln_cuda_extent){known[i].m, known[i].n, known[i].k, 1, false}, &t));
         assert_int_equal(t.rows, known[i].rows);
         assert_int_equal(t.cols, known[i].cols);
     }
@@ -60,20 +91,22 @@ static void test_what_is_left_to_the_library(void **state)
 {
     (void)state;
     kiln_cuda_tiling t;
-    assert_true(kiln_cuda_tiling_of(32, 256, 784, 1, &t));
-    assert_false(kiln_cuda_tiling_of(1024, 1024, 1024, 1, &t));        /* large */
-    assert_false(kiln_cuda_tiling_of(4, 4, 1 << 21, 1, &t));           /* long, with few elements */
-    assert_false(kiln_cuda_tiling_of(32, 32, 0, 1, &t));               /* nothing to sum */
-    assert_false(kiln_cuda_tiling_of(INT64_MAX, INT64_MAX, 8, 1, &t)); /* more than can be counted */
+    static const kiln_cuda_extent taken = {32, 256, 784, 1, false}, left[] = {{1024, 1024, 1024, 1, false}, /* large */
+                                                                              {8192, 8192, 1024, 1, true},
+                                                                              {4, 4, 1 << 21, 1, false}, /* long */
+                                                                              {32, 32, 0, 1, true}, /* nothing to sum */
+                                                                              {INT64_MAX, INT64_MAX, 8, 1, true}};
+    assert_true(kiln_cuda_tiling_of(taken, &t));
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        assert_false(kiln_cuda_tiling_of(left[i], &t));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiles_cover_the_product),
-        cmocka_unit_test(test_tiles_have_kernels),
-        cmocka_unit_test(test_tiles_fit_the_measurements),
-        cmocka_unit_test(test_what_is_left_to_the_library),
+        cmocka_unit_test(test_tiles_cover_the_product),    cmocka_unit_test(test_tiles_have_kernels),
+        cmocka_unit_test(test_tensor_cores_are_asked_for), cmocka_unit_test(test_long_products_are_cut),
+        cmocka_unit_test(test_tiles_fit_the_measurements), cmocka_unit_test(test_what_is_left_to_the_library),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

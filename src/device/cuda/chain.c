@@ -83,7 +83,9 @@ static bool can_be_step(const kiln_cuda_call *c)
 
 bool kiln_cuda_can_chain(const kiln_cuda_call *c)
 {
-    return c->kernel->bytes <= MOST_BYTES && can_be_step(c);
+    const kiln_kernel *k = c->kernel;
+    bool product = k->op && k->op->cls == KILN_CLASS_MATMUL; /* which have limits of their own */
+    return (product || k->bytes <= MOST_BYTES) && can_be_step(c);
 }
 
 /* ---- Parameters of steps ---- */
@@ -148,30 +150,6 @@ static bool lower_group(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cu
            add_group_pointers(chain, c->kernel);
 }
 
-static bool make_product(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda_call *c)
-{
-    const kiln_kernel *k = c->kernel;
-    s->kind = KILN_CUDA_STEP_PRODUCT;
-    kiln_cuda_small_of(c, &s->product, &s->tiling);
-    s->units = s->tiling.tiles;
-    if (k->group) {
-        if (!lower_group(chain, s, c))
-            return false;
-        if (s->product.n % 4)
-            take_one_by_one(s->group);
-    }
-    return add_pointer(chain, &k->in[0]) && add_pointer(chain, &k->in[1]) &&
-           (k->group || add_pointer(chain, &k->out[0]));
-}
-
-static int64_t reduction_units(const kiln_cuda_reduction *r)
-{
-    if (r->inner > 1)
-        return ceil_div(r->outer * r->chunks * ceil_div(r->inner, 4 * (int64_t)r->lanes),
-                        KILN_CUDA_WALK_THREADS / r->threads);
-    return ceil_div(r->outer * r->chunks, r->lanes > 32 ? 1 : KILN_CUDA_WALK_THREADS / r->lanes);
-}
-
 static kiln_cuda_step *add_step(kiln_cuda_chain *chain, int32_t kernel, bool guarded)
 {
     if (!KILN_GROW(chain->steps, chain->steps_capacity, chain->nsteps + 1))
@@ -180,6 +158,51 @@ static kiln_cuda_step *add_step(kiln_cuda_chain *chain, int32_t kernel, bool gua
     *s = (kiln_cuda_step){
         .kernel = kernel, .guarded = guarded, .pointers = (int)chain->npointers, .words = (int)chain->nwords};
     return s;
+}
+
+static bool add_join(kiln_cuda_chain *chain, int64_t product)
+{
+    kiln_cuda_step *s = add_step(chain, chain->steps[product].kernel, chain->steps[product].guarded);
+    if (!s)
+        return false;
+    const kiln_cuda_step *first = &chain->steps[product];
+    int64_t cells = ceil_div(first->product.m * first->product.n, first->product.n % 4 ? 1 : 4);
+    s->kind = KILN_CUDA_STEP_JOIN;
+    s->pointers = first->pointers;
+    s->tiling = first->tiling;
+    s->units =
+        ceil_div(cells * kiln_cuda_extent_of(&first->product, &first->tiling, false).matrices, KILN_CUDA_WALK_THREADS);
+    return true;
+}
+
+/* The operands, the result where no group takes it, partial sums where there are cuts. */
+static bool make_product(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda_call *c)
+{
+    const kiln_kernel *k = c->kernel;
+    const kiln_operand workspace = {.buffer = k->workspace};
+    int64_t number = s - chain->steps;
+    s->kind = KILN_CUDA_STEP_PRODUCT;
+    s->tf32 = k->tf32;
+    kiln_cuda_small_of(c, &s->product, &s->tiling);
+    s->units = s->tiling.tiles;
+    bool cut = s->tiling.cuts > 1;
+    if (k->group) {
+        if (!lower_group(chain, s, c))
+            return false;
+        if (s->product.n % 4)
+            take_one_by_one(s->group);
+    }
+    return add_pointer(chain, &k->in[0]) && add_pointer(chain, &k->in[1]) &&
+           (k->group || add_pointer(chain, &k->out[0])) &&
+           (!cut || (add_pointer(chain, &workspace) && add_join(chain, number)));
+}
+
+static int64_t reduction_units(const kiln_cuda_reduction *r)
+{
+    if (r->inner > 1)
+        return ceil_div(r->outer * r->chunks * ceil_div(r->inner, 4 * (int64_t)r->lanes),
+                        KILN_CUDA_WALK_THREADS / r->threads);
+    return ceil_div(r->outer * r->chunks, r->lanes > 32 ? 1 : KILN_CUDA_WALK_THREADS / r->lanes);
 }
 
 static bool make_group(kiln_cuda_chain *chain, kiln_cuda_step *s, const kiln_cuda_call *c)

@@ -22,6 +22,7 @@ typedef enum kiln_cuda_step_kind {
     KILN_CUDA_STEP_COLUMNS,
     KILN_CUDA_STEP_COMBINE, /* the second half of a reduction in chunks */
     KILN_CUDA_STEP_PRODUCT,
+    KILN_CUDA_STEP_JOIN, /* the second half of a product in cuts */
     KILN_CUDA_STEP_SOFTMAX,
     KILN_CUDA_STEP_PICK,
     KILN_CUDA_STEP_PLACE,
@@ -41,6 +42,7 @@ typedef struct kiln_cuda_step {
     kiln_cuda_lowered *group;   /* NULL: none */
     kiln_cuda_matrices product; /* without addresses */
     kiln_cuda_tiling tiling;
+    bool tf32;                 /* how it may be tiled */
     kiln_cuda_samples samples; /* likewise */
 } kiln_cuda_step;
 
@@ -108,6 +110,12 @@ bool kiln_cuda_chain_launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const v
 
 /* Sets waves, strands and tiles. False with an error. */
 bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w);
+
+/* Whether a step goes on with the one before it, of the same kernel. */
+static inline bool kiln_cuda_is_second(const kiln_cuda_step *s)
+{
+    return s->kind == KILN_CUDA_STEP_COMBINE || s->kind == KILN_CUDA_STEP_JOIN;
+}
 
 /* What blocks take of a wave, and of a strand of it: one unit, or slabs. */
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);

@@ -106,19 +106,46 @@ static void say_reduction(author *a, const kiln_cuda_step *s, const char *seat)
     say(a, "%s(r, m, %s); ", s->kind == KILN_CUDA_STEP_ROWS ? "rows" : "columns", seat);
 }
 
+/* Where a product's elements go; `at`: its pointers. */
+static void say_sink(author *a, const kiln_cuda_step *s, int at)
+{
+    if (s->group)
+        say(a, "group_sink<program%d>{m}", s->kernel);
+    else
+        say(a, "plain_sink<%s>{(float *)k.data[%d]}",
+            s->product.n % 4 == 0 && a->chain->pointers[at + 2].bytes % 16 == 0 ? "true" : "false", at + 2);
+}
+
 static void say_product(author *a, const kiln_cuda_step *s, const char *unit)
 {
     const kiln_cuda_tiling *t = &s->tiling;
     int at = product_pointers(s);
     say(a, "const shape%d p = {(const float *)k.data[%d], (const float *)k.data[%d]}; ", s->kernel, at, at + 1);
-    if (s->group)
+    if (s->group && t->cuts == 1)
         say_program(a, s);
-    say(a, "kiln_cuda_tile<%d, %d, %d>(p, %s, scratch, ", t->rows, t->cols, t->slices, unit);
-    if (s->group)
-        say(a, "group_sink<program%d>{m}); ", s->kernel);
+    say(a, "kiln_cuda_tile<%d, %d, %d>(p, %lldL, %d, %s, scratch, ", t->rows, t->cols, t->slices,
+        LL(kiln_cuda_extent_of(&s->product, t, false).matrices), t->cuts, unit);
+    if (t->cuts == 1)
+        say_sink(a, s, at);
     else
-        say(a, "plain_sink<%s>{(float *)k.data[%d]}); ",
-            s->product.n % 4 == 0 && a->chain->pointers[at + 2].bytes % 16 == 0 ? "true" : "false", at + 2);
+        say(a, "plain_sink<%s>{(float *)k.data[%d]}", s->product.n % 4 ? "false" : "true", at + (s->group ? 2 : 3));
+    say(a, "); ");
+}
+
+/* What the product before it left in cuts. */
+static void say_join(author *a, const kiln_cuda_step *s, const char *unit, int64_t units)
+{
+    const kiln_cuda_step *p = s - 1;
+    int at = product_pointers(p);
+    int64_t count = p->product.m * p->product.n * kiln_cuda_extent_of(&p->product, &p->tiling, false).matrices;
+    if (p->group)
+        say_program(a, p);
+    say(a,
+        "kiln_cuda_join((const float *)k.data[%d], %lldL, %lldL, %d, (%s) * blockDim.x + threadIdx.x, %lldL * "
+        "blockDim.x, ",
+        at + (p->group ? 2 : 3), LL(count), LL(p->product.n), p->tiling.cuts, unit, LL(units));
+    say_sink(a, p, at);
+    say(a, "); ");
 }
 
 static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)
@@ -171,8 +198,9 @@ static void say_samples(author *a, const kiln_cuda_step *s, const char *unit)
 static void say_step(author *a, const kiln_cuda_step *s, int64_t first)
 {
     char unit[32], seat[64];
+    bool alone = s->strand >= 0 && !s->slab;
     snprintf(unit, sizeof unit, "u - %lldL", LL(first));
-    if (s->strand >= 0 && !s->slab)
+    if (alone)
         snprintf(seat, sizeof seat, "seat{0, 1, 0}");
     else
         snprintf(seat, sizeof seat, "seat{u - %lldL, %lldL, %lldL}", LL(first), LL(s->units),
@@ -181,6 +209,7 @@ static void say_step(author *a, const kiln_cuda_step *s, int64_t first)
     say(a, s->guarded && !pick ? "if (!stopped) { " : "{ ");
     switch (s->kind) {
     case KILN_CUDA_STEP_PRODUCT: say_product(a, s, unit); break;
+    case KILN_CUDA_STEP_JOIN: say_join(a, s, alone ? "0" : unit, alone ? 1 : s->units); break;
     case KILN_CUDA_STEP_SAMPLES: say_samples(a, s, unit); break;
     case KILN_CUDA_STEP_MAP:
         say_program(a, s);

@@ -290,6 +290,11 @@ static size_t product_bytes(const kiln_cuda_call *c, const job *j)
     return c->kernel->group && !j->end.to ? round_up((size_t)(j->count * j->m * j->n) * j->element) : 0;
 }
 
+static size_t partial_bytes(const job *j) /* of a small one */
+{
+    return round_up(kiln_cuda_tiling_partials(&j->tiling, kiln_cuda_extent_of(&j->matrices, &j->tiling, j->tf32)));
+}
+
 size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c)
 {
     job j;
@@ -297,7 +302,7 @@ size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c)
     if (!describe(&j, c) || !kiln_cuda_enter(c->device) || !find_end(c, &j) ||
         (j.k && !j.small && !library_bytes(c, &j, &library)))
         return 0; /* what is wrong is said when it is launched */
-    size_t scratch = j.a.bytes + j.b.bytes + library;
+    size_t scratch = j.small ? partial_bytes(&j) : j.a.bytes + j.b.bytes + library;
     size_t group = c->kernel->group ? kiln_cuda_group_workspace(c->device, c->kernel->group) : 0;
     size_t bytes = product_bytes(c, &j) + (scratch > group ? scratch : group);
     return bytes ? bytes + ALIGNMENT : 0; /* buffers are aligned to less */
@@ -398,7 +403,7 @@ bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
     if (!j.k)
         kiln_cuda_zero(c->stream, to, (size_t)(j.count * j.m * j.n) * j.element, stop);
     else if (j.small) {
-        if (!kiln_cuda_small_launch(c, &j.matrices, &j.tiling, (float *)(void *)to))
+        if (!kiln_cuda_small_launch(c, &j.matrices, &j.tiling, (float *)(void *)to, (float *)(void *)room))
             return false;
     } else if (stop)
         multiply_guarded(c, &j);

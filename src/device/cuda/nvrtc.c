@@ -30,6 +30,7 @@
     X(tile, "device/cuda/tile.cuh")                                                                                    \
     X(tile_h, "device/cuda/tile.h")                                                                                    \
     X(staged, "device/cuda/staged.cuh")                                                                                \
+    X(tensor, "device/cuda/tensor.cuh")                                                                                \
     X(straight, "device/cuda/straight.cuh")                                                                            \
     X(async, "device/cuda/async.cuh")                                                                                  \
     X(samples, "device/cuda/samples.cuh")                                                                              \

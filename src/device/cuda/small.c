@@ -1,5 +1,6 @@
 /* Which products of a plan are small ones. */
 #include "device/cuda/small.h"
+#include "plan/plan.h"
 
 /* The size of dim i of the batch, counted from the last; its stride, 0 where the operand is repeated. */
 static int64_t batch_dim(const kiln_cuda_operand *x, int i, int64_t *stride)
@@ -65,7 +66,8 @@ bool kiln_cuda_small_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cud
     join_rows(s, &matrices);
     if (!near_enough(s->a_row) || !near_enough(s->a_col) || !near_enough(s->b_row) || !near_enough(s->b_col))
         return false;
-    bool ok = kiln_cuda_tiling_of(s->m, s->n, s->k, matrices, t);
+    kiln_cuda_extent e = {s->m, s->n, s->k, matrices, c->kernel->tf32};
+    bool ok = kiln_cuda_tiling_of(e, t);
     if (ok && c->tiling)
         *t = *c->tiling;
     return ok;

@@ -1,4 +1,4 @@
-/* Products of small f32 matrices as calls of a plan. */
+/* Products of f32 matrices by tiles, as calls of a plan. */
 #ifndef KILN_CUDA_SMALL_H
 #define KILN_CUDA_SMALL_H
 
@@ -13,8 +13,15 @@ extern "C" {
  * Fills in sizes and strides, and addresses where the call has a binding. */
 bool kiln_cuda_small_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cuda_tiling *t);
 
-/* Puts the product on the call's stream; to `to`, dense. False with an error. */
-bool kiln_cuda_small_launch(const kiln_cuda_call *c, const kiln_cuda_matrices *s, const kiln_cuda_tiling *t, float *to);
+/* Puts the product on the call's stream; to `to`, dense. `partials`: room for the tiling's. False with an error. */
+bool kiln_cuda_small_launch(const kiln_cuda_call *c, const kiln_cuda_matrices *s, const kiln_cuda_tiling *t, float *to,
+                            float *partials);
+
+/* What its tiles cover. */
+static inline kiln_cuda_extent kiln_cuda_extent_of(const kiln_cuda_matrices *s, const kiln_cuda_tiling *t, bool tf32)
+{
+    return (kiln_cuda_extent){s->m, s->n, s->k, t->tiles / (t->across * t->down * t->cuts), tf32};
+}
 
 #ifdef __cplusplus
 }

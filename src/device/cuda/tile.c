@@ -4,12 +4,18 @@
 enum {
     /* Multiply-adds beyond which a library that keeps the whole device busy for longer does better. */
     MOST_WORK = 48 << 20,
+    MOST_TENSOR_WORK = 2000 << 20,
     /* Picoseconds for a tile that takes a block from other products of the same wave. Also about what tiles cost each
      * other in the second level cache. */
     ROOM = 4500,
     /* Beyond this estimate, in nanoseconds, k is so long, and the result so small, that it should be cut between
-     * blocks. */
-    MOST_TIME = 25000
+     * blocks more than it can be here. */
+    MOST_TIME = 25000,
+    MOST_TENSOR_TIME = 60000,
+    /* Nanoseconds of a wave that joins cuts, and bytes of partial sums that are written and read in one. */
+    JOIN = 2000,
+    JOINED = 2000,
+    SHORTEST_CUT = 128 /* elements along k */
 };
 
 /* What a tile takes: lines, by k, through the times of products with constant sizes that bench/cuda_tiles showed on an
@@ -21,8 +27,10 @@ typedef struct tile {
 } tile;
 
 static const tile tiles[] = {
-    {8, 8, 128, 400, 1500}, {16, 8, 64, 380, 2350},  {16, 16, 32, 300, 5900}, {16, 32, 16, 280, 12000},
-    {16, 32, 8, 600, 8200}, {32, 32, 8, 700, 12500}, {32, 64, 4, 800, 22000}, {64, 64, 2, 900, 41000},
+    {8, 8, 128, 400, 1500},     {16, 8, 64, 380, 2350},  {16, 16, 32, 300, 5900},  {16, 32, 16, 280, 12000},
+    {16, 32, 8, 600, 8200},     {32, 32, 8, 700, 12500}, {32, 64, 4, 800, 22000},  {64, 64, 2, 900, 41000},
+    {32, 32, 16, 1300, 5000},   {64, 32, 8, 1800, 6700}, {64, 64, 4, 1800, 12600}, {128, 64, 2, 1800, 21600},
+    {128, 128, 1, 2500, 36000},
 };
 enum { TILES = sizeof tiles / sizeof *tiles };
 
@@ -31,50 +39,103 @@ static int64_t times(int64_t n, int64_t of) /* that it takes, rounded up */
     return (n + of - 1) / of;
 }
 
-kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int64_t m, int64_t n, int64_t k,
-                                       int64_t matrices)
+static bool by_tensor_cores(int32_t rows, int32_t cols, int32_t slices)
 {
-    kiln_cuda_tiling t = {.rows = rows, .cols = cols, .slices = slices};
-    t.across = times(n, cols);
-    t.down = times(m, rows);
-    t.tiles = t.across * t.down * matrices;
-    if (KILN_CUDA_TILE_STRAIGHT(rows, cols, slices)) {
-        t.shared = (size_t)(rows * cols * (slices / KILN_CUDA_TILE_BESIDE(rows, cols))) * sizeof(float);
-        return t;
-    }
+    return KILN_CUDA_TILE_TENSOR(rows, cols, slices);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t shared_floats(int64_t rows, int64_t cols, int64_t slices, int64_t k)
+{
+    if (KILN_CUDA_TILE_TENSOR(rows, cols, slices))
+        return larger(
+            (size_t)(KILN_CUDA_TENSOR_STAGES(rows, cols, slices) * (rows + cols) * KILN_CUDA_TENSOR_LONG(slices)),
+            (size_t)(slices * rows * (cols + KILN_CUDA_TENSOR_PAD)));
+    if (KILN_CUDA_TILE_STRAIGHT(rows, cols, slices))
+        return (size_t)(rows * cols * (slices / KILN_CUDA_TILE_BESIDE(rows, cols)));
     int64_t chunks = times(KILN_CUDA_TILE_SLICE(k, slices), KILN_CUDA_TILE_CHUNK);
     int64_t stages = chunks < KILN_CUDA_TILE_STAGES ? chunks : KILN_CUDA_TILE_STAGES;
-    int64_t floats = KILN_CUDA_TILE_SUMS(rows, cols) + stages * KILN_CUDA_TILE_STAGE(rows, cols);
-    t.shared = (size_t)(floats * slices) * sizeof(float);
+    return (size_t)((KILN_CUDA_TILE_SUMS(rows, cols) + stages * KILN_CUDA_TILE_STAGE(rows, cols)) * slices);
+}
+
+kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t cuts, kiln_cuda_extent e)
+{
+    kiln_cuda_tiling t = {.rows = rows, .cols = cols, .slices = slices, .cuts = cuts};
+    t.across = times(e.n, cols);
+    t.down = times(e.m, rows);
+    t.tiles = t.across * t.down * e.matrices * cuts;
+    t.shared = shared_floats(rows, cols, slices, KILN_CUDA_TILE_CUT(e.k, cuts)) * sizeof(float);
     return t;
 }
 
-/* About how long the product takes, in nanoseconds: how often every block makes a tile … */
-static int64_t time_of(const tile *one, const kiln_cuda_tiling *t, int64_t k)
+size_t kiln_cuda_tiling_partials(const kiln_cuda_tiling *t, kiln_cuda_extent e)
 {
-    return times(t->tiles, KILN_CUDA_TILE_BLOCKS) * (one->start + k * one->step / 1000);
+    return t->cuts == 1 ? 0 : (size_t)(t->cuts * e.m * e.n * e.matrices) * sizeof(float);
 }
 
-bool kiln_cuda_tiling_within(int64_t m, int64_t n, int64_t k, int64_t matrices, int64_t most, kiln_cuda_tiling *t)
+/* About how long the product takes, in nanoseconds: how often every block makes a tile, and joining cuts … */
+static int64_t time_of(const tile *one, const kiln_cuda_tiling *t, kiln_cuda_extent e)
+{
+    int64_t k = KILN_CUDA_TILE_CUT(e.k, t->cuts), moved = 2 * (int64_t)kiln_cuda_tiling_partials(t, e);
+    return times(t->tiles, KILN_CUDA_TILE_BLOCKS) * (one->start + k * one->step / 1000) +
+           (t->cuts > 1 ? JOIN + moved / JOINED : 0);
+}
+
+/* As many cuts as there are blocks for; fewer where some would have nothing to do. */
+static int32_t most_cuts(const tile *one, kiln_cuda_extent e)
+{
+    int64_t whole = kiln_cuda_tiling_with(one->rows, one->cols, one->slices, 1, e).tiles;
+    int64_t cuts = KILN_CUDA_TILE_BLOCKS / whole, enough = times(e.k, SHORTEST_CUT);
+    cuts = cuts < enough ? cuts : enough;
+    return cuts > 1 ? (int32_t)times(e.k, KILN_CUDA_TILE_CUT(e.k, cuts)) : 1;
+}
+
+typedef struct search {
+    kiln_cuda_extent e;
+    int64_t most, least; /* tiles, cost so far */
+    kiln_cuda_tiling *best;
+} search;
+
+static void try_tiling(search *s, const tile *one, int32_t cuts)
+{
+    kiln_cuda_tiling t = kiln_cuda_tiling_with(one->rows, one->cols, one->slices, cuts, s->e);
+    t.nanoseconds = time_of(one, &t, s->e);
+    int64_t cost = t.nanoseconds + t.tiles * ROOM / 1000; /* … and the room that tiles take */
+    if (t.tiles <= s->most && cost < s->least) {
+        s->least = cost;
+        *s->best = t;
+    }
+}
+
+static bool find(kiln_cuda_extent e, int64_t most, bool cut, kiln_cuda_tiling *t)
 {
     int64_t work;
-    if (m < 1 || n < 1 || k < 1 || matrices < 1 || __builtin_mul_overflow(m, n, &work) ||
-        __builtin_mul_overflow(work, k, &work) || __builtin_mul_overflow(work, matrices, &work) || work > MOST_WORK)
+    if (e.m < 1 || e.n < 1 || e.k < 1 || e.matrices < 1 || __builtin_mul_overflow(e.m, e.n, &work) ||
+        __builtin_mul_overflow(work, e.k, &work) || __builtin_mul_overflow(work, e.matrices, &work) ||
+        work > (e.tf32 ? MOST_TENSOR_WORK : MOST_WORK))
         return false;
-    int64_t least = INT64_MAX;
+    search s = {e, most, INT64_MAX, t};
     for (int i = 0; i < TILES; i++) {
-        kiln_cuda_tiling one = kiln_cuda_tiling_with(tiles[i].rows, tiles[i].cols, tiles[i].slices, m, n, k, matrices);
-        one.nanoseconds = time_of(&tiles[i], &one, k);
-        int64_t cost = one.nanoseconds + one.tiles * ROOM / 1000; /* … and the room that tiles take */
-        if (one.tiles <= most && cost < least) {
-            least = cost;
-            *t = one;
-        }
+        bool tensor = by_tensor_cores(tiles[i].rows, tiles[i].cols, tiles[i].slices);
+        if (tensor ? !e.tf32 : work > MOST_WORK)
+            continue;
+        try_tiling(&s, &tiles[i], 1);
+        if (tensor && cut)
+            try_tiling(&s, &tiles[i], most_cuts(&tiles[i], e));
     }
-    return least <= MOST_TIME;
+    return s.least <= (e.tf32 ? MOST_TENSOR_TIME : MOST_TIME);
 }
 
-bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln_cuda_tiling *t)
+bool kiln_cuda_tiling_of(kiln_cuda_extent e, kiln_cuda_tiling *t)
 {
-    return kiln_cuda_tiling_within(m, n, k, matrices, INT64_MAX, t);
+    return find(e, INT64_MAX, true, t);
+}
+
+bool kiln_cuda_tiling_within(kiln_cuda_extent e, int64_t most, kiln_cuda_tiling *t)
+{
+    return find(e, most, false, t);
 }

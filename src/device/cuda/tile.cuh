@@ -1,12 +1,13 @@
 /* A tile of a product of f32 matrices, made by a block of KILN_CUDA_TILE_THREADS threads. Compiled ahead with small.cu
  * and as text with generated kernels; both give the same bits, whatever strides and alignment are: an element is the
  * sum of its slices in an order that the tiling tells, a slice the sum of its products in ascending k, each added by one
- * fma. */
+ * fma, or eight by eight as tensor cores do it. */
 #ifndef KILN_CUDA_TILE_CUH
 #define KILN_CUDA_TILE_CUH
 
 #include "device/cuda/staged.cuh"
 #include "device/cuda/straight.cuh"
+#include "device/cuda/tensor.cuh"
 
 /* Adds up the sums of every element, in order. Four neighbours a thread; the first of the tile is element `at` of c;
  * `rows` and `cols` of it are there. */
@@ -47,51 +48,89 @@ template <> constexpr bool kiln_cuda_aligned<kiln_cuda_matrices> = false;
 
 template <typename Tiler, typename Shape, typename... More>
 static __device__ __forceinline__ void kiln_cuda_tile_make(const Shape &s, const kiln_cuda_panel &a,
-                                                           const kiln_cuda_panel &b, More... memory)
+                                                           const kiln_cuda_panel &b, int64_t k, More... memory)
 {
     if (s.a_col == 1 && s.b_row == 1)
-        Tiler::template make<true, true>(a, b, s.k, memory...);
+        Tiler::template make<true, true>(a, b, k, memory...);
     else if (s.a_col == 1)
-        Tiler::template make<true, false>(a, b, s.k, memory...);
+        Tiler::template make<true, false>(a, b, k, memory...);
     else if (s.b_row == 1)
-        Tiler::template make<false, true>(a, b, s.k, memory...);
+        Tiler::template make<false, true>(a, b, k, memory...);
     else
-        Tiler::template make<false, false>(a, b, s.k, memory...);
+        Tiler::template make<false, false>(a, b, k, memory...);
 }
 
-/* Tile number `tile` of all matrices' tiles, row by row. `s` is a kiln_cuda_matrices, or has the same members as
- * constants and `aligned`. `shared` is aligned to 16 bytes; the block has to meet before it is used again.
+/* Tile number `tile` of all matrices' tiles, row by row, of the first cut, then of the next. `s` is a
+ * kiln_cuda_matrices, or has the same members as constants and `aligned`. `shared` is aligned to 16 bytes; the block has
+ * to meet before it is used again.
  *
  * sink(at, n, values) is called for every element once, with up to four neighbours of a row at a time: the elements of
  * c from `at`, four of them and `at` a multiple of four where the rows of c have a multiple of four. Consecutive
- * threads have consecutive ones. */
+ * threads have consecutive ones. The elements of the second cut come behind all of the first. */
 template <int ROWS, int COLS, int SLICES, typename Shape, typename Sink>
-static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t tile, void *shared, const Sink &sink)
+static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t matrices, int cuts, int64_t tile,
+                                                      void *shared, const Sink &sink)
 {
     const uint32_t across = (uint32_t)((s.n + COLS - 1) / COLS), down = (uint32_t)((s.m + ROWS - 1) / ROWS);
-    const uint32_t line = (uint32_t)tile / across, matrix = line / down;
+    const uint32_t line = (uint32_t)tile / across, number = line / down;
+    const uint32_t cut = cuts == 1 ? 0 : number / (uint32_t)matrices;
+    const uint32_t matrix = cuts == 1 ? number : number % (uint32_t)matrices;
     const int64_t row = (int64_t)(line % down) * ROWS, col = (int64_t)((uint32_t)tile % across) * COLS;
+    const int64_t length = KILN_CUDA_TILE_CUT(s.k, (int64_t)cuts), begin = cut * length;
+    const int64_t k = cuts == 1 || s.k - begin < length ? s.k - begin : length;
     const int rows = s.m % ROWS == 0 || s.m - row >= ROWS ? ROWS : (int)(s.m - row);
     const int cols = s.n % COLS == 0 || s.n - col >= COLS ? COLS : (int)(s.n - col);
     const bool a_fours = (s.a_col == 1 ? s.k : s.m) % 4 == 0, b_fours = (s.b_row == 1 ? s.k : s.n) % 4 == 0;
     const kiln_cuda_panel a =
-        kiln_cuda_panel_of(s.a + matrix * s.a_matrix + row * s.a_row, s.a_row, s.a_col, rows,
+        kiln_cuda_panel_of(s.a + matrix * s.a_matrix + row * s.a_row + begin * s.a_col, s.a_row, s.a_col, rows,
                            kiln_cuda_aligned<Shape> && s.a_matrix % 4 == 0, a_fours, a_fours && s.k % 4 == 0);
     const kiln_cuda_panel b =
-        kiln_cuda_panel_of(s.b + matrix * s.b_matrix + col * s.b_col, s.b_col, s.b_row, cols,
+        kiln_cuda_panel_of(s.b + matrix * s.b_matrix + col * s.b_col + begin * s.b_row, s.b_col, s.b_row, cols,
                            kiln_cuda_aligned<Shape> && s.b_matrix % 4 == 0, b_fours, b_fours && s.k % 4 == 0);
-    const int64_t at = (matrix * s.m + row) * s.n + col;
+    const int64_t at = (number * s.m + row) * s.n + col;
     float *sums = (float *)shared;
-    if constexpr (KILN_CUDA_TILE_STRAIGHT(ROWS, COLS, SLICES)) {
-        typedef kiln_cuda_straight<ROWS, COLS> tiler;
-        kiln_cuda_tile_make<tiler>(s, a, b, sums);
+    if constexpr (KILN_CUDA_TILE_TENSOR(ROWS, COLS, SLICES)) {
+        typedef kiln_cuda_tensor<ROWS, COLS, SLICES> tiler;
+        kiln_cuda_tile_make<tiler>(s, a, b, k, sums);
         __syncthreads();
-        kiln_cuda_tile_finish<ROWS, COLS, COLS>(sums, tiler::sums_of(s.k), at, s.n, rows, cols, sink);
+        kiln_cuda_tile_finish<ROWS, COLS, tiler::WIDTH>(sums, tiler::sums_of(k), at, s.n, rows, cols, sink);
+    } else if constexpr (KILN_CUDA_TILE_STRAIGHT(ROWS, COLS, SLICES)) {
+        typedef kiln_cuda_straight<ROWS, COLS> tiler;
+        kiln_cuda_tile_make<tiler>(s, a, b, k, sums);
+        __syncthreads();
+        kiln_cuda_tile_finish<ROWS, COLS, COLS>(sums, tiler::sums_of(k), at, s.n, rows, cols, sink);
     } else {
         typedef kiln_cuda_staged<ROWS, COLS, SLICES> tiler;
-        kiln_cuda_tile_make<tiler>(s, a, b, sums, sums + SLICES * KILN_CUDA_TILE_SUMS(ROWS, COLS));
+        kiln_cuda_tile_make<tiler>(s, a, b, k, sums, sums + SLICES * KILN_CUDA_TILE_SUMS(ROWS, COLS));
         __syncthreads();
-        kiln_cuda_tile_finish<ROWS, COLS, tiler::WIDTH>(sums, tiler::sums_of(s.k), at, s.n, rows, cols, sink);
+        kiln_cuda_tile_finish<ROWS, COLS, tiler::WIDTH>(sums, tiler::sums_of(k), at, s.n, rows, cols, sink);
+    }
+}
+
+/* Joins the partial sums of all cuts of `count` elements, four at a time where there are whole fours: from `from` on,
+ * steps of `step`. Elements reach the sink as those of tiles do. */
+template <typename Sink>
+static __device__ __forceinline__ void kiln_cuda_join(const float *partials, int64_t count, int64_t n, int cuts,
+                                                      int64_t from, int64_t step, const Sink &sink)
+{
+    const bool fours = n % 4 == 0;
+    const int each = fours ? 4 : 1;
+    for (int64_t i = from * each; i < count; i += step * each) {
+        float x[4] = {};
+        if (fours) {
+            float4 v = *(const float4 *)(partials + i);
+#pragma unroll 8
+            for (int c = 1; c < cuts; c++) {
+                const float4 y = *(const float4 *)(partials + c * count + i);
+                v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+            }
+            x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+        } else {
+            x[0] = partials[i];
+            for (int c = 1; c < cuts; c++)
+                x[0] += partials[c * count + i];
+        }
+        sink(i, each, x);
     }
 }
 

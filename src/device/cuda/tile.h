@@ -1,6 +1,7 @@
-/* Products of small f32 matrices by tiles: a block makes a tile of the result, and k is cut into slices that parts of
- * the block sum side by side. Read by C, by CUDA sources and by generated kernels, which bring the integer types along.
- */
+/* Products of f32 matrices by tiles: a block makes a tile of the result, and k is cut into slices that parts of the
+ * block sum side by side. Where k is long and there are few tiles it is cut between blocks first: the tiles of each cut
+ * are partial sums, which are joined in order. Read by C, by CUDA sources and by generated kernels, which bring the
+ * integer types along. */
 #ifndef KILN_CUDA_TILE_H
 #define KILN_CUDA_TILE_H
 
@@ -38,9 +39,13 @@ enum {
     KILN_CUDA_TILE_STRAIGHT_AREA = 512
 };
 
-/* The tiles there are, (rows, columns, slices). */
+/* The tiles there are, (rows, columns, slices): those in f32, and those by tensor cores in TF32. */
 #define KILN_CUDA_TILES(X)                                                                                             \
     X(8, 8, 128) X(16, 8, 64) X(16, 16, 32) X(16, 32, 16) X(16, 32, 8) X(32, 32, 8) X(32, 64, 4) X(64, 64, 2)
+#define KILN_CUDA_TENSOR_TILES(X) X(32, 32, 16) X(64, 32, 8) X(64, 64, 4) X(128, 64, 2) X(128, 128, 1)
+
+/* Whether a tile is made by tensor cores (tensor.cuh), 32 elements a thread. */
+#define KILN_CUDA_TILE_TENSOR(rows, cols, slices) ((rows) * (cols) * (slices) == 32 * KILN_CUDA_TILE_THREADS)
 
 /* Whether a tile's operands go straight to registers (straight.cuh), 16 elements a thread, or through shared memory. */
 #define KILN_CUDA_TILE_STRAIGHT(rows, cols, slices)                                                                    \
@@ -58,6 +63,15 @@ enum {
 #define KILN_CUDA_TILE_STAGE(rows, cols) (KILN_CUDA_TILE_PANEL(rows) + KILN_CUDA_TILE_PANEL(cols) + 16)
 #define KILN_CUDA_TILE_SUMS(rows, cols)  ((rows) * ((cols) + KILN_CUDA_TILE_PAD))
 
+/* The same with tensor cores: elements along k of a stage, and how many stages there are at once, beyond which a block
+ * of a device with little shared memory would not fit. Sums take their place. */
+#define KILN_CUDA_TENSOR_LONG(slices)               ((slices) < 4 ? 32 : 8 * (slices))
+#define KILN_CUDA_TENSOR_PAD                        8 /* floats behind a row of sums */
+#define KILN_CUDA_TENSOR_STAGES(rows, cols, slices) (24 * 1024 / (((rows) + (cols)) * KILN_CUDA_TENSOR_LONG(slices)))
+
+/* Elements along k in a cut: a multiple of what the slices of any tile take at a time. */
+#define KILN_CUDA_TILE_CUT(k, cuts) ((cuts) == 1 ? (k) : ((k) + 128 * (cuts)-1) / (128 * (cuts)) * 128)
+
 #ifndef __CUDACC_RTC__
 #ifdef __cplusplus
 extern "C" {
@@ -66,21 +80,29 @@ extern "C" {
 typedef struct kiln_cuda_tiling {
     int32_t rows, cols;          /* of a tile */
     int32_t slices;              /* of k, summed in order */
-    int64_t across, down, tiles; /* in a row of tiles, in a column of tiles, in all matrices */
+    int32_t cuts;                /* of k, likewise, by different blocks */
+    int64_t across, down, tiles; /* in a row of tiles, in a column of tiles, in all cuts of all matrices */
     size_t shared;               /* bytes of shared memory a block needs */
     int64_t nanoseconds;         /* that it takes, about */
 } kiln_cuda_tiling;
 
-/* Whether products of this shape are made by tiles, and how, if nothing else shares the device. A function of the shape
- * alone; in a chain (waves.c) the tiles may be coarser. */
-bool kiln_cuda_tiling_of(int64_t m, int64_t n, int64_t k, int64_t matrices, kiln_cuda_tiling *t);
+typedef struct kiln_cuda_extent { /* what there is to be tiled */
+    int64_t m, n, k, matrices;
+    bool tf32; /* operands may be rounded */
+} kiln_cuda_extent;
 
-/* The same with at most so many tiles; false also where none has so few. */
-bool kiln_cuda_tiling_within(int64_t m, int64_t n, int64_t k, int64_t matrices, int64_t most, kiln_cuda_tiling *t);
+/* Whether such products are made by tiles, and how, if nothing else shares the device. A function of the extent alone;
+ * in a chain (waves.c) the tiles may be coarser. */
+bool kiln_cuda_tiling_of(kiln_cuda_extent e, kiln_cuda_tiling *t);
+
+/* The same with at most so many tiles, and without cuts; false also where none has so few. */
+bool kiln_cuda_tiling_within(kiln_cuda_extent e, int64_t most, kiln_cuda_tiling *t);
 
 /* The tiling with these tiles, whether or not it is a good one. */
-kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int64_t m, int64_t n, int64_t k,
-                                       int64_t matrices);
+kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t cuts, kiln_cuda_extent e);
+
+/* Bytes of partial sums; 0 where there are no cuts. */
+size_t kiln_cuda_tiling_partials(const kiln_cuda_tiling *t, kiln_cuda_extent e);
 
 #ifdef __cplusplus
 }

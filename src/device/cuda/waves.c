@@ -35,7 +35,7 @@ static bool waits_for(const kiln_cuda_chain *chain, const kiln_cuda_waits *w, co
 {
     const kiln_plan *plan = chain->plan;
     const kiln_kernel *k = &plan->kernels[before->kernel];
-    if (s->kind == KILN_CUDA_STEP_COMBINE)
+    if (kiln_cuda_is_second(s))
         return before == s - 1;
     if (before->kind == KILN_CUDA_STEP_COMBINE)
         return kiln_cuda_touches(plan, &plan->kernels[s->kernel], k->group->reduce_to.buffer) ||
@@ -115,7 +115,7 @@ static int64_t step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
         return s->tiling.nanoseconds + stores;
     int64_t blocks = s->units < KILN_CUDA_TILE_BLOCKS ? s->units : KILN_CUDA_TILE_BLOCKS;
     int64_t bytes = chain->plan->kernels[s->kernel].bytes / (blocks < 1 ? 1 : blocks);
-    bool much = bytes > LITTLE && s->kind != KILN_CUDA_STEP_COMBINE;
+    bool much = bytes > LITTLE && !kiln_cuda_is_second(s);
     return TINY_TIME + stores + (much ? (bytes - LITTLE) / BYTES_A_NANOSECOND : 0);
 }
 
@@ -248,10 +248,9 @@ static bool coarsen_one(kiln_cuda_chain *chain, int32_t wave)
     for (int64_t i = 0; i < chain->nsteps; i++) {
         kiln_cuda_step *s = &chain->steps[i];
         const kiln_cuda_matrices *m = &s->product;
-        if (s->wave != wave || s->kind != KILN_CUDA_STEP_PRODUCT || s->units < 2)
+        if (s->wave != wave || s->kind != KILN_CUDA_STEP_PRODUCT || s->tiling.cuts > 1 || s->units < 2)
             continue;
-        int64_t matrices = s->tiling.tiles / (s->tiling.across * s->tiling.down);
-        if (kiln_cuda_tiling_within(m->m, m->n, m->k, matrices, s->units - 1, &t) &&
+        if (kiln_cuda_tiling_within(kiln_cuda_extent_of(m, &s->tiling, s->tf32), s->units - 1, &t) &&
             (!soonest || t.nanoseconds < coarser.nanoseconds)) {
             soonest = s;
             coarser = t;
