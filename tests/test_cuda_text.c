@@ -9,6 +9,7 @@
 #include "support/devices.h"
 
 static char folder[PATH_MAX]; /* of the plugin that lowers */
+static char cache[] = "/tmp/kiln-text-XXXXXX";
 
 static int counted(const char *name)
 {
@@ -22,8 +23,9 @@ static int counted(const char *name)
     return n;
 }
 
-/* A training step; its values are whatever the memory held. */
-static void step(const char *name, int64_t length)
+/* A training step; its values are whatever the memory held. length: of a text, or 0; images: where a batch of them is
+ * taken from, augmented, or NULL. */
+static void step(const char *name, int64_t length, kiln_dataset *images)
 {
     char why[200];
     model_options options = {0};
@@ -34,16 +36,22 @@ static void step(const char *name, int64_t length)
     kiln_on_device (device) {
         kiln_module *m = entry->build(options);
         kiln_optim *adam = kiln_optim_adam(kiln_parameters(m), .lr = 1e-3);
+        kiln_loader *l =
+            images ? kiln_loader_new(images, .device = device, .augment = {.flip = true, .crop = 2}) : NULL;
+        kiln_batch b = {0};
+        assert_true(!images || kiln_loader_next(l, &b));
         kiln_step {
-            kiln_tensor *x =
-                length ? kiln_zeros(KILN_SHAPE(4, length), KILN_I64) : kiln_zeros(KILN_SHAPE(32, 1, 28, 28), KILN_F32);
-            kiln_tensor *y = kiln_zeros(KILN_SHAPE(length ? 4 * length : 32), KILN_I64);
+            kiln_tensor *x = b.x      ? b.x
+                             : length ? kiln_zeros(KILN_SHAPE(4, length), KILN_I64)
+                                      : kiln_zeros(KILN_SHAPE(32, 1, 28, 28), KILN_F32);
+            kiln_tensor *y = b.y ? b.y : kiln_zeros(KILN_SHAPE(length ? 4 * length : 32), KILN_I64);
             kiln_tensor *z = kiln_forward(m, x);
             kiln_backward(kiln_cross_entropy(length ? kiln_flatten(z, 0, 1) : z, y));
             kiln_optim_step(adam);
         }
         kiln_report(stderr);
         assert_true(kiln_ok());
+        kiln_loader_free(l);
         kiln_optim_free(adam);
         kiln_module_free(m);
     }
@@ -53,7 +61,7 @@ static void test_mlp(void **state)
 {
     (void)state;
     int before = counted("fake_whole_steps");
-    step("mlp", 0);
+    step("mlp", 0, NULL);
     assert_int_equal(counted("fake_whole_steps"), before + 1);
 }
 
@@ -61,11 +69,42 @@ static void test_parts(void **state)
 {
     (void)state;
     int before = counted("fake_chains");
-    step("lenet", 0);
+    step("lenet", 0, NULL);
     assert_true(counted("fake_chains") > before);
     before = counted("fake_chains");
-    step("gpt2:layers=1,embed=32,heads=2,context=16,vocabulary=64", 16);
+    step("gpt2:layers=1,embed=32,heads=2,context=16,vocabulary=64", 16, NULL);
     assert_true(counted("fake_chains") > before);
+}
+
+/* IDX files of 40 black images. */
+static kiln_dataset *idx_set(void)
+{
+    static const uint8_t heads[2][16] = {{0, 0, 8, 3, 0, 0, 0, 40, 0, 0, 0, 28, 0, 0, 0, 28},
+                                         {0, 0, 8, 1, 0, 0, 0, 40}};
+    static const uint8_t black[40 * 28 * 28] = {0};
+    char paths[2][64];
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/%s", cache, i ? "labels" : "images");
+        FILE *f = fopen(paths[i], "wb");
+        assert_true(f && fwrite(heads[i], i ? 8 : 16, 1, f) == 1 && fwrite(black, i ? 40 : sizeof black, 1, f) == 1);
+        assert_int_equal(fclose(f), 0);
+    }
+    kiln_dataset *d = kiln_data_idx(paths[0], paths[1]);
+    assert_non_null(d);
+    return d;
+}
+
+/* Batches that are augmented where they are used, as they are stored and by a table. */
+static void test_augmented(void **state)
+{
+    (void)state;
+    kiln_dataset *sets[] = {kiln_data_digits(.count = 40), idx_set()};
+    for (int i = 0; i < 2; i++) {
+        int before = counted("fake_whole_steps");
+        step("mlp", 0, sets[i]);
+        assert_int_equal(counted("fake_whole_steps"), before + 1);
+        kiln_data_free(sets[i]);
+    }
 }
 
 /* The plugin's folder goes before all others, so that the real one is not opened. */
@@ -95,10 +134,10 @@ int main(void)
         printf("NVRTC is not there (libnvrtc.so.13): skipped\n");
         return TEST_SKIPPED;
     }
-    char cache[] = "/tmp/kiln-text-XXXXXX"; /* every text is compiled, whatever was before */
-    if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1))
+    if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_parts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_parts),
+                                       cmocka_unit_test(test_augmented)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);
