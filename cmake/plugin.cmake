@@ -37,7 +37,7 @@ macro(kiln_cuda_plugin)
         set(source ${PROJECT_SOURCE_DIR}/src)
         file(GLOB headers CONFIGURE_DEPENDS ${here}/*.cuh ${here}/*.h)
         set_source_files_properties(${here}/nvrtc.c PROPERTIES OBJECT_DEPENDS
-            "${headers};${source}/ops/pointwise_math.h;${source}/ops/samples.h;${source}/core/order.h;${source}/core/philox_words.h")
+            "${headers};${source}/ops/pointwise_math.h;${source}/ops/samples.h;${source}/core/order.h;${source}/core/pose.h;${source}/core/philox_words.h")
     else()
         message(STATUS "CUDA: no")
     endif()

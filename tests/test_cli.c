@@ -223,12 +223,14 @@ static void test_plot(void **state)
 static void test_resume(void **state)
 {
     (void)state;
-    const char *how = "--data digits:600 --epochs 3 --seed 7 --schedule one-cycle --clip 1 --ema 0.9 --quiet";
+    const char *how = "--data digits:600 --epochs 3 --seed 7 --schedule one-cycle --clip 1 --ema 0.9 --quiet "
+                      "--flip --crop 2";
     assert_int_equal(shell("$K train %s --save whole", how), 0);
     assert_string_equal(out, "");
     assert_string_equal(err, "");
     assert_int_equal(shell("$K train %s --save parts --limit 13 --workers 0 --threads 1", how), 0);
     expect(0, "Epoch 3/3", "$K train --save parts --resume --workers 2"); /* all the rest is in the run */
+    assert_non_null(strstr(out, "images   mirrored at random, shifted by up to 2 pixels\n"));
     assert_same_files("whole/best.safetensors", "parts/best.safetensors");
     assert_int_equal(shell("cmp whole/step-*/model.safetensors parts/step-*/model.safetensors && "
                            "cmp whole/step-*/optim.safetensors parts/step-*/optim.safetensors"),

@@ -45,6 +45,12 @@ static void test_options(void **state)
     expect(64, "at most 16 numbers", "$K bench --batch 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17");
     expect(64, "--momentum is for --optim sgd and rmsprop", "$K train --data digits:20 --momentum 0.5");
     expect(64, "a whole number", "$K train --schedule step:every=1.5");
+    expect(64, "--crop -1: expected a whole number", "$K train --crop -1");
+    expect(64, "images of digits are only 28 x 28 pixels", "$K train --data digits:20 --crop 28");
+    expect(64, "--flip takes no value", "$K train --flip=yes");
+    put_text("prose.txt", "It was the best of times, it was the worst of times, it was the age of wisdom");
+    expect(64, "--flip is for images; ", "$K train --data prose.txt --length 4 --flip");
+    expect(64, "is a text", "$K train --data prose.txt --length 4 --crop 2");
     expect(64, "--dropout: lenet has none", "$K train --data digits:20 --model lenet --dropout 0.1");
     expect(64, "it has: channels", "$K train --data digits:20 --model mlp:layers=3");
     expect(64, "did you mean 'resnet18'?", "$K train --model resnet");

@@ -8,14 +8,17 @@
 #include "support/devices.h"
 #include "support/fake.h"
 
+static char cache[] = "/tmp/kiln-text-XXXXXX";
+
 static int counted(const char *name)
 {
     int (*f)(void) = (int (*)(void))fake_cuda_function(name);
     return f ? f() : 0; /* it is opened with the first device */
 }
 
-/* A training step; its values are whatever the memory held. */
-static void step(const char *name, int64_t batch, int64_t length)
+/* A training step; its values are whatever the memory held. length: of a text, or 0; images: where a batch of them is
+ * taken from, augmented, or NULL. */
+static void step(const char *name, int64_t batch, int64_t length, kiln_dataset *images)
 {
     char why[200];
     model_options options = {0};
@@ -26,16 +29,22 @@ static void step(const char *name, int64_t batch, int64_t length)
     kiln_on_device (device) {
         kiln_module *m = entry->build(options);
         kiln_optim *adam = kiln_optim_adam(kiln_parameters(m), .lr = 1e-3);
+        kiln_loader *l =
+            images ? kiln_loader_new(images, .device = device, .augment = {.flip = true, .crop = 2}) : NULL;
+        kiln_batch b = {0};
+        assert_true(!images || kiln_loader_next(l, &b));
         kiln_step {
-            kiln_tensor *x = length ? kiln_zeros(KILN_SHAPE(batch, length), KILN_I64)
-                                    : kiln_zeros(KILN_SHAPE(batch, 1, 28, 28), KILN_F32);
-            kiln_tensor *y = kiln_zeros(KILN_SHAPE(length ? batch * length : batch), KILN_I64);
+            kiln_tensor *x = b.x      ? b.x
+                             : length ? kiln_zeros(KILN_SHAPE(batch, length), KILN_I64)
+                                      : kiln_zeros(KILN_SHAPE(batch, 1, 28, 28), KILN_F32);
+            kiln_tensor *y = b.y ? b.y : kiln_zeros(KILN_SHAPE(length ? batch * length : batch), KILN_I64);
             kiln_tensor *z = kiln_forward(m, x);
             kiln_backward(kiln_cross_entropy(length ? kiln_flatten(z, 0, 1) : z, y));
             kiln_optim_step(adam);
         }
         kiln_report(stderr);
         assert_true(kiln_ok());
+        kiln_loader_free(l);
         kiln_optim_free(adam);
         kiln_module_free(m);
     }
@@ -45,7 +54,7 @@ static void test_mlp(void **state)
 {
     (void)state;
     int before = counted("fake_whole_steps");
-    step("mlp", 32, 0);
+    step("mlp", 32, 0, NULL);
     assert_int_equal(counted("fake_whole_steps"), before + 1);
 }
 
@@ -82,20 +91,65 @@ static void test_slabs(void **state)
 {
     (void)state;
     int before = counted("fake_chains"), slabs = counted("fake_slabs");
-    step("mlp", 1024, 0);
+    step("mlp", 1024, 0, NULL);
     assert_true(counted("fake_chains") > before);
     assert_true(counted("fake_slabs") > slabs);
+}
+
+/* In TF32 large batches are one chain as well, with products in cuts. */
+static void test_tf32(void **state)
+{
+    (void)state;
+    kiln_set_tf32(true);
+    static const int64_t batches[] = {1024, 8192};
+    for (int i = 0; i < 2; i++) {
+        int before = counted("fake_whole_steps");
+        step("mlp", batches[i], 0, NULL);
+        assert_int_equal(counted("fake_whole_steps"), before + 1);
+    }
+    kiln_set_tf32(false);
 }
 
 static void test_parts(void **state)
 {
     (void)state;
     int before = counted("fake_chains");
-    step("lenet", 32, 0);
+    step("lenet", 32, 0, NULL);
     assert_true(counted("fake_chains") > before);
     before = counted("fake_chains");
-    step("gpt2:layers=1,embed=32,heads=2,context=16,vocabulary=64", 4, 16);
+    step("gpt2:layers=1,embed=32,heads=2,context=16,vocabulary=64", 4, 16, NULL);
     assert_true(counted("fake_chains") > before);
+}
+
+/* IDX files of 40 black images. */
+static kiln_dataset *idx_set(void)
+{
+    static const uint8_t heads[2][16] = {{0, 0, 8, 3, 0, 0, 0, 40, 0, 0, 0, 28, 0, 0, 0, 28},
+                                         {0, 0, 8, 1, 0, 0, 0, 40}};
+    static const uint8_t black[40 * 28 * 28] = {0};
+    char paths[2][64];
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/%s", cache, i ? "labels" : "images");
+        FILE *f = fopen(paths[i], "wb");
+        assert_true(f && fwrite(heads[i], i ? 8 : 16, 1, f) == 1 && fwrite(black, i ? 40 : sizeof black, 1, f) == 1);
+        assert_int_equal(fclose(f), 0);
+    }
+    kiln_dataset *d = kiln_data_idx(paths[0], paths[1]);
+    assert_non_null(d);
+    return d;
+}
+
+/* Batches that are augmented where they are used, as they are stored and by a table. */
+static void test_augmented(void **state)
+{
+    (void)state;
+    kiln_dataset *sets[] = {kiln_data_digits(.count = 40), idx_set()};
+    for (int i = 0; i < 2; i++) {
+        int before = counted("fake_whole_steps");
+        step("mlp", 32, 0, sets[i]);
+        assert_int_equal(counted("fake_whole_steps"), before + 1);
+        kiln_data_free(sets[i]);
+    }
 }
 
 int main(void)
@@ -109,11 +163,11 @@ int main(void)
         printf("NVRTC is not there (libnvrtc.so.13): skipped\n");
         return TEST_SKIPPED;
     }
-    char cache[] = "/tmp/kiln-text-XXXXXX"; /* every text is compiled, whatever was before */
-    if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1))
+    if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_samples),
-                                       cmocka_unit_test(test_slabs), cmocka_unit_test(test_parts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),   cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_slabs), cmocka_unit_test(test_tf32),
+                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_augmented)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

@@ -72,12 +72,12 @@ static void begin(run *r, uint64_t seed)
     for (int i = 0; i < SAMPLES; i++)
         labels[i] = i * i % 5;
     kiln_scope {
-        r->train = kiln_data_tensors(core_data(1, KILN_SHAPE(SAMPLES, 6)), kiln_of_i64(labels, SAMPLES));
-        r->test = kiln_data_tensors(core_data(2, KILN_SHAPE(SAMPLES, 6)), kiln_of_i64(labels, SAMPLES));
+        r->train = kiln_data_tensors(core_data(1, KILN_SHAPE(SAMPLES, 2, 3)), kiln_of_i64(labels, SAMPLES));
+        r->test = kiln_data_tensors(core_data(2, KILN_SHAPE(SAMPLES, 2, 3)), kiln_of_i64(labels, SAMPLES));
     }
     kiln_manual_seed(seed);
-    r->net = kiln_nn_sequential(kiln_nn_linear(6, 12), kiln_nn_batch_norm(12), kiln_nn_relu(), kiln_nn_dropout(0.3),
-                                kiln_nn_linear(12, 5));
+    r->net = kiln_nn_sequential(kiln_nn_flatten(), kiln_nn_linear(6, 12), kiln_nn_batch_norm(12), kiln_nn_relu(),
+                                kiln_nn_dropout(0.3), kiln_nn_linear(12, 5));
     assert_true(kiln_module_to(r->net, kiln_default_device()));
     r->optim = kiln_optim_sgd(kiln_parameters(r->net), .lr = 0.05, .momentum = 0.9);
     r->schedule = kiln_schedule_warmup(r->optim, 20, 0, kiln_schedule_cosine(r->optim, 200, 0.1));
@@ -90,12 +90,12 @@ static void go(run *r, plan p)
     int threads = kiln_get_num_threads();
     if (p.threads)
         kiln_set_num_threads(p.threads);
-    r->history =
-        kiln_fit(r->net, r->train, .epochs = p.epochs ? p.epochs : EPOCHS, .batch = BATCH, .accumulate = p.accumulate,
-                 .validate = r->test, .optim = r->optim, .schedule = r->schedule, .ema = r->ema, .clip_norm = 2,
-                 .seed = 11, .metrics = KILN_ACCURACY | KILN_TOP5, .checkpoint = p.folder, .log = p.log,
-                 .save_steps = p.save_steps, .workers = p.workers, .resume = p.resume, .callbacks = &p.callback,
-                 .ncallbacks = 1, .stop = p.stop, .limit = p.limit, .progress = p.progress);
+    r->history = kiln_fit(
+        r->net, r->train, .epochs = p.epochs ? p.epochs : EPOCHS, .batch = BATCH, .accumulate = p.accumulate,
+        .validate = r->test, .optim = r->optim, .schedule = r->schedule, .ema = r->ema, .clip_norm = 2, .seed = 11,
+        .augment = {.flip = true, .crop = 1}, .metrics = KILN_ACCURACY | KILN_TOP5, .checkpoint = p.folder,
+        .log = p.log, .save_steps = p.save_steps, .workers = p.workers, .resume = p.resume, .callbacks = &p.callback,
+        .ncallbacks = 1, .stop = p.stop, .limit = p.limit, .progress = p.progress);
     kiln_set_num_threads(threads);
 }
 

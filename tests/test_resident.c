@@ -541,7 +541,7 @@ static void test_kept(void **state)
 static kiln_tensor *take(kiln_tensor *data, kiln_tensor *table, kiln_dtype dtype, double position)
 {
     const kiln_attrs a = {
-        .nints = 7, .i = {dtype, 4, 1, 3, 0, 2, 3}, .nfloats = 5, .f = {position}}; /* 2 of 4 samples of 3 */
+        .nints = 10, .i = {dtype, 4, 1, 3, 0, 0, 0, 0, 2, 3}, .nfloats = 5, .f = {position}}; /* 2 of 4 samples of 3 */
     return kiln_op_one(&kiln_op_take_samples, KILN_IN(data, table), &a);
 }
 

@@ -77,18 +77,31 @@ KILN_API kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t c
  * epoch; where the system gives no threads the calling thread does their work.
  *
  * On a device other than the CPU a data set that fits is put there whole, as it is stored, when its first loader is
- * made; it stays until kiln_data_free. Batches are then gathered and converted there, as part of the step that uses
- * them, with the same bits: nothing is copied and nobody waited for. It must lie in memory (tensors, IDX, text) or be
- * repeatable (digits, generators that say so). */
+ * made; it stays until kiln_data_free. Batches are then gathered, converted and augmented there, as part of the step
+ * that uses them, with the same bits: nothing is copied and nobody waited for. It must lie in memory (tensors, IDX,
+ * text) or be repeatable (digits, generators that say so). */
 typedef struct kiln_loader kiln_loader;
+
+/* What is changed at random about x, which must be images, [channels, height, width] or [height, width], of any dtype.
+ * What is drawn is a function of (seed, epoch, number of the sample) alone: each epoch has other versions of an image,
+ * and they are the same for any batch size, any order, any number of workers and on all devices. */
+typedef struct kiln_augment {
+    bool flip; /* mirror it, left to right, with probability one half */
+    int crop;  /* put so many pixels around it and cut its size out of that at a random place: a shift by up to so many
+                  pixels, up or down and left or right, each equally likely. What comes in at the edges is zero as the
+                  image is stored, before it is normalised: black in IDX files and digits, 0 in tensors and generators.
+                  Less than height and width */
+} kiln_augment;
+
 typedef struct kiln_loader_options {
     int64_t batch; /* 32, or all where there are fewer. More than the data set has is an error */
     bool shuffle;
     uint64_t seed;
-    int workers;        /* threads that prepare batches ahead; 0: the calling thread does it */
-    int prefetch;       /* batches ready at most; 0: 4 a worker */
-    bool drop_last;     /* leave out a last batch that is not full */
-    kiln_device device; /* where batches end up */
+    int workers;          /* threads that prepare batches ahead; 0: the calling thread does it */
+    int prefetch;         /* batches ready at most; 0: 4 a worker */
+    bool drop_last;       /* leave out a last batch that is not full */
+    kiln_device device;   /* where batches end up */
+    kiln_augment augment; /* images, as in .augment = {.flip = true, .crop = 2}. All zero: samples as they are */
     double resident; /* the share of the device's memory that the data set may take there. 0: a quarter; below 0: none,
                         batches are copied one by one. A set that would need more is noticed (kiln_next_notice) */
 } kiln_loader_options;

@@ -93,7 +93,8 @@ typedef struct kiln_fit_options {
 
     uint64_t seed; /* of the order of samples; kiln_manual_seed sets the one for weights and dropout */
     bool no_shuffle;
-    int workers;   /* of the loader */
+    kiln_augment augment; /* of images to train with, by the same seed; those to validate with stay as they are */
+    int workers;          /* of the loader */
     int64_t limit; /* optimizer steps at most; 0: no limit. What was trained of the last epoch is looked at, too */
 
     const char *checkpoint; /* a folder: last state, best weights (best.safetensors), made where missing. Without

@@ -232,7 +232,9 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
                   .momentum = number_from(&from, "momentum", -1),
                   .clip = number_from(&from, "clip", d->clip),
                   .ema = number_from(&from, "ema", 0),
-                  .no_shuffle = given(a, "no-shuffle") || meta_number(kept, "no-shuffle", 0) != 0};
+                  .no_shuffle = given(a, "no-shuffle") || meta_number(kept, "no-shuffle", 0) != 0,
+                  .flip = given(a, "flip") || meta_number(kept, "flip", 0) != 0,
+                  .crop = count_from(&from, "crop", 0)};
     text_from(&from, "optim", d->optim, r->optim, sizeof r->optim);
     text_from(&from, "schedule", d->schedule, r->schedule, sizeof r->schedule);
     bool own_optim = !strcmp(r->optim, d->optim);
@@ -255,14 +257,31 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
     return schedule_check(r->schedule);
 }
 
+int recipe_check_images(const recipe *r, const kiln_data_info *data)
+{
+    const char *name = r->flip ? "--flip" : "--crop";
+    if (!r->flip && !r->crop)
+        return 0;
+    if (data->text || data->x.ndim < 2)
+        return fail(EX_USAGE, "%s is for images; %s is %s", name, data->name, data->text ? "a text" : "none");
+    int64_t height = data->x.shape[data->x.ndim - 2], width = data->x.shape[data->x.ndim - 1];
+    int64_t most = (height < width ? height : width) - 1;
+    if (r->crop <= most)
+        return 0;
+    fail(EX_USAGE, "--crop %lld: images of %s are only %lld x %lld pixels", (long long)r->crop, data->name,
+         (long long)height, (long long)width);
+    hint("it is how far they are shifted; at most %lld", (long long)most);
+    return EX_USAGE;
+}
+
 char *recipe_meta(const recipe *r)
 {
-    json_t *o =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:s, s:s}", "epochs",
-                  (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate", (json_int_t)r->accumulate,
-                  "warmup", (json_int_t)r->warmup, "early-stop", (json_int_t)r->early_stop, "seed", (json_int_t)r->seed,
-                  "lr", r->lr, "weight-decay", r->weight_decay, "momentum", r->momentum, "clip", r->clip, "ema", r->ema,
-                  "no-shuffle", (int)r->no_shuffle, "optim", r->optim, "schedule", r->schedule);
+    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:s, s:s}", "epochs",
+                          (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate", (json_int_t)r->accumulate,
+                          "warmup", (json_int_t)r->warmup, "early-stop", (json_int_t)r->early_stop, "seed",
+                          (json_int_t)r->seed, "lr", r->lr, "weight-decay", r->weight_decay, "momentum", r->momentum,
+                          "clip", r->clip, "ema", r->ema, "no-shuffle", (int)r->no_shuffle, "flip", (int)r->flip,
+                          "crop", (json_int_t)r->crop, "optim", r->optim, "schedule", r->schedule);
     char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);
     if (!text)

@@ -8,7 +8,8 @@
 typedef struct recipe {
     int64_t epochs, batch, accumulate, warmup, early_stop, seed;
     double lr, weight_decay, momentum, clip, ema; /* weight_decay, momentum < 0: the optimizer's own default */
-    bool no_shuffle;
+    bool no_shuffle, flip;
+    int64_t crop;
     char optim[16], schedule[96];
 } recipe;
 
@@ -19,6 +20,9 @@ char *recipe_meta(const recipe *r); /* a JSON object; freed by the caller */
 kiln_optim *recipe_optim(const recipe *r, kiln_module *m);
 /* 0 and *out, which counts optimizer steps. */
 int recipe_schedule(const recipe *r, kiln_optim *o, int64_t samples, kiln_schedule **out);
+
+/* Whether such samples can be augmented as the recipe says. */
+int recipe_check_images(const recipe *r, const kiln_data_info *data);
 
 /* Checks "--schedule" before anything is opened. */
 int schedule_check(const char *text);

@@ -15,6 +15,8 @@ static const option options[] = {
     {"data", 0, OPTION_TEXT, "DATA", "digits, folder or file with IDX, or text file (digits)", 0, 0, "<data>"},
     {"split", 0, OPTION_NUMBER, "SHARE", "trains, where there is no test set (0.9)", 0.001, 1, NULL},
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (128)", 1, 1 << 20, NULL},
+    {"flip", 0, OPTION_FLAG, NULL, "mirror half of the images, other ones each epoch", 0, 0, NULL},
+    {"crop", 0, OPTION_COUNT, "N", "shift images at random by up to N pixels (0)", 0, 1 << 20, NULL},
     {"dropout", 0, OPTION_NUMBER, "P", "of models that have it (0)", 0, 0.999, NULL},
     {"init", 0, OPTION_TEXT, "FILE", "begin with the weights of a safetensors file", 0, 0, "<files>"},
     OPTION_DEVICE,
@@ -280,6 +282,8 @@ static int set_up(training *t)
     const recipe *r = &t->recipe;
     int64_t samples = kiln_data_count(t->data.train);
     int code = recipe_choose(&t->recipe, t->a, &t->net, samples, t->kept_recipe);
+    if (!code)
+        code = recipe_check_images(r, &t->data.info);
     if (code)
         return code;
     kiln_manual_seed((uint64_t)r->seed);
@@ -294,6 +298,16 @@ static int set_up(training *t)
 }
 
 /* ---- Talking ---- */
+
+static void say_augmenting(const recipe *r)
+{
+    if (!r->flip && !r->crop)
+        return;
+    printf("images  %s%s", r->flip ? " mirrored at random" : "", r->flip && r->crop ? ", " : r->crop ? " " : "");
+    if (r->crop)
+        printf("shifted by up to %s pixel%s", show_count(r->crop), r->crop == 1 ? "" : "s");
+    printf("\n");
+}
 
 static void say_start(const training *t)
 {
@@ -316,6 +330,7 @@ static void say_start(const training *t)
         printf(", %s classes\n", show_count(d->classes));
     else
         printf(", no labels\n");
+    say_augmenting(r);
     printf("training %s epoch%s, batch %s", show_count(r->epochs), r->epochs == 1 ? "" : "s", show_count(r->batch));
     if (r->accumulate > 1)
         printf(" x %s", show_count(r->accumulate));
@@ -416,10 +431,10 @@ static kiln_history fit(training *t, const kiln_meta *meta, int nmeta)
                     .optim = t->optim, .schedule = t->schedule, .loss = t->net.loss, .metrics = t->net.metrics,
                     .accumulate = r->accumulate, .clip_norm = r->clip, .ema = t->ema, .early_stop = r->early_stop,
                     .seed = (uint64_t)r->seed, .no_shuffle = r->no_shuffle,
-                    .workers = (int)count_of(t->a, "workers", 1), .limit = count_of(t->a, "limit", 0),
-                    .checkpoint = t->folder, .save_steps = count_of(t->a, "save-every", 0), .resume = t->resume,
-                    .nmeta = nmeta, .meta = meta, .log = t->log, .progress = t->quiet ? NULL : stdout,
-                    .stop = &asked_to_stop);
+                    .augment = {.flip = r->flip, .crop = (int)r->crop}, .workers = (int)count_of(t->a, "workers", 1),
+                    .limit = count_of(t->a, "limit", 0), .checkpoint = t->folder,
+                    .save_steps = count_of(t->a, "save-every", 0), .resume = t->resume, .nmeta = nmeta, .meta = meta,
+                    .log = t->log, .progress = t->quiet ? NULL : stdout, .stop = &asked_to_stop);
 }
 
 static int fit_and_tell(training *t)

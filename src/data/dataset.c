@@ -209,5 +209,6 @@ kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t count)
     *r = (range){.of = d, .first = first};
     kiln_dataset_init(&r->base, &kind, &info, "data_range"); /* a description that was checked before */
     r->base.info.repeatable = d->info.repeatable;
+    r->base.blank = d->blank;
     return &r->base;
 }

@@ -1,5 +1,6 @@
 /* The data set of drawn digits: sample i is drawing number i, the test set's numbers begin at 2^62. */
 #include "data/digits.h"
+#include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "data/dataset.h"
@@ -36,6 +37,8 @@ kiln_dataset *kiln_data_digits_(kiln_digits_options options)
     if (options.test)
         snprintf(info.name, sizeof info.name, "digits (test)");
     d->first = options.test ? FIRST_TEST : 0;
+    const float paper = kiln_digit_paper();
+    memcpy(&d->base.blank, &paper, sizeof paper);
     if (kiln_dataset_init(&d->base, &kind, &info, "data_digits"))
         return &d->base;
     kiln_free(d);

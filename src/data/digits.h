@@ -27,4 +27,7 @@ const kiln_glyph *kiln_glyphs(int digit, int *count);
  * Nothing but +, -, * and / of IEEE numbers: the same bits on all machines. */
 int kiln_digit_draw(uint64_t index, float *pixels);
 
+/* A pixel without ink, normalised likewise. */
+float kiln_digit_paper(void);
+
 #endif

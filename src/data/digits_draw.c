@@ -263,6 +263,11 @@ static void finish(draw *r, four *pixels)
     }
 }
 
+float kiln_digit_paper(void)
+{
+    return (0 - PIXEL_MEAN) * (1.0f / PIXEL_STD);
+}
+
 int kiln_digit_draw(uint64_t index, float *out)
 {
     draw r = {.counter = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0}};

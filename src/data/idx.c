@@ -220,6 +220,7 @@ static bool set_scale(idx *set, kiln_idx_options o)
     set->shift = (float)(-o.mean / o.std);
     for (int i = 0; i < 256; i++)
         normalise(&(uint8_t){(uint8_t)i}, &set->table[i], 1, set->scale, set->shift);
+    memcpy(&set->base.blank, &set->table[0], sizeof *set->table);
     return true;
 }
 

@@ -10,6 +10,7 @@
  * step that uses it makes. */
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "data/augment.h"
 #include "data/feed.h"
 #include "data/resident.h"
 #include "data/ring.h"
@@ -56,7 +57,7 @@ static bool check_options(const kiln_dataset *d, kiln_loader_options *o)
     if (__builtin_mul_overflow(most, (size_t)o->batch, &bytes) || bytes > INT64_MAX / 16)
         return kiln_fail(KILN_E_MEMORY, "loader_new", "a batch of %lld samples of %zu bytes does not fit into memory",
                          (long long)o->batch, most);
-    return kiln_device_describe(o->device, NULL);
+    return kiln_augment_check(d, &o->augment, "loader_new") && kiln_device_describe(o->device, NULL);
 }
 
 /* Room for a batch in a slot: a block of the CPU's memory. */
@@ -110,6 +111,7 @@ kiln_loader *kiln_loader_new_(kiln_dataset *d, kiln_loader_options o)
     r->batches = o.drop_last ? d->info.count / o.batch : (d->info.count - 1) / o.batch + 1;
     r->shuffle = o.shuffle;
     r->seed = o.seed;
+    r->augment = o.augment;
     r->workers = o.workers;
     r->nslots = !o.workers ? 1 + (o.device != KILN_CPU) : o.prefetch ? o.prefetch : 4 * (int64_t)o.workers;
     r->nslots = r->nslots > r->batches ? r->batches : r->nslots;
@@ -200,8 +202,11 @@ static bool take_resident(kiln_loader *l, int64_t size)
                       .seed = r->seed,
                       .epoch = l->epoch,
                       .position = l->index * r->batch,
-                      .size = size};
+                      .size = size,
+                      .augment = r->augment,
+                      .blank = r->data->blank};
     l->x = kiln_resident_batch(&l->resident->x, &info->x, &pick, l->x);
+    pick.augment = (kiln_augment){0};
     if (l->resident->y.data)
         l->y = kiln_resident_batch(&l->resident->y, &info->y, &pick, l->y);
     return l->x && (l->y || !l->resident->y.data);

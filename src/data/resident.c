@@ -6,6 +6,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "core/parallel.h"
+#include "data/augment.h"
 #include "ops/samples.h"
 #include "plan/backend.h"
 #include "tensor/memory.h"
@@ -312,6 +313,9 @@ kiln_tensor *kiln_resident_batch(const kiln_resident_side *side, const kiln_fiel
     a.i[KILN_SAMPLES_START] = side->start + pick->first * side->distance;
     a.i[KILN_SAMPLES_DISTANCE] = side->distance;
     a.i[KILN_SAMPLES_SHUFFLE] = pick->shuffle;
+    a.i[KILN_SAMPLES_FLIP] = pick->augment.flip;
+    a.i[KILN_SAMPLES_CROP] = pick->augment.crop;
+    a.i[KILN_SAMPLES_BLANK] = kiln_augments(&pick->augment) ? (int64_t)pick->blank : 0;
     a.i[KILN_SAMPLES_SHAPE] = pick->size;
     for (int d = 0; d < item->ndim; d++)
         a.i[KILN_SAMPLES_SHAPE + 1 + d] = item->shape[d];

@@ -32,6 +32,8 @@ typedef struct kiln_pick {
     uint64_t seed;
     int64_t epoch, position; /* of the batch's first sample */
     int64_t size;            /* samples in the batch */
+    kiln_augment augment;    /* all zero for targets */
+    uint64_t blank;          /* as kiln_dataset has it */
 } kiln_pick;
 
 /* One side of a batch, a tensor by recipe (trace/recipe.h). `old`, the same side of an earlier batch or NULL, is given

@@ -5,11 +5,21 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/fail.h"
+#include "data/augment.h"
 
 int64_t kiln_ring_batch_size(const kiln_ring *r, int64_t index)
 {
     int64_t left = r->data->info.count - index * r->batch;
     return left < r->batch ? left : r->batch;
+}
+
+static bool read_sample(const kiln_ring *r, int64_t index, void *x, void *y)
+{
+    if (!kiln_dataset_read(r->data, index, x, y))
+        return false;
+    if (kiln_augments(&r->augment))
+        kiln_augment_sample(r->data, &r->augment, r->seed, r->epoch, index, x);
+    return true;
 }
 
 /* Reads the samples of a batch. False with an error of the calling thread, or when the ring has jumped elsewhere. */
@@ -19,7 +29,7 @@ static bool fill(kiln_ring *r, kiln_slot *slot, int64_t index, unsigned jump)
     char *x = slot->x, *y = slot->y;
     for (int64_t i = 0; i < size; i++, x += r->data->x_bytes, y = y ? y + r->data->y_bytes : NULL)
         if (atomic_load_explicit(&r->jump, memory_order_relaxed) != jump ||
-            !kiln_dataset_read(r->data, kiln_order_at(&r->order, first + i), x, y))
+            !read_sample(r, kiln_order_at(&r->order, first + i), x, y))
             return false;
     return true;
 }
@@ -129,6 +139,7 @@ void kiln_ring_restart(kiln_ring *r, int64_t epoch, int64_t index)
     while (r->busy)
         listen(r);
     kiln_order_init(&r->order, r->data->info.count, r->shuffle, r->seed, epoch);
+    r->epoch = epoch;
     r->claimed = r->taken = index;
     r->end = r->batches;
     for (int64_t i = 0; i < r->nslots; i++)

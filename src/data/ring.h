@@ -21,6 +21,7 @@ typedef struct kiln_ring {
     int64_t batch, batches; /* samples a batch, batches an epoch */
     bool shuffle;
     uint64_t seed;
+    kiln_augment augment;
     kiln_slot *slots; /* batch i of an epoch goes to slot i % nslots */
     int64_t nslots;
     int workers; /* wanted; 0 once none could be started */
@@ -32,8 +33,9 @@ typedef struct kiln_ring {
     pthread_cond_t wake; /* for workers: there is room, or an end */
     pthread_cond_t news; /* for the owner: a slot is ready, or a worker is done */
 
-    /* Under the lock. `order` changes only while no worker is busy. */
+    /* Under the lock. `order` and `epoch` change only while no worker is busy. */
     kiln_order order;
+    int64_t epoch;
     int64_t claimed; /* batches of this epoch that a worker has begun or ended */
     int64_t taken;   /* batches the owner is done with */
     int64_t end;     /* workers go no further */

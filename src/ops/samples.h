@@ -9,6 +9,9 @@ enum {
     KILN_SAMPLES_START,
     KILN_SAMPLES_DISTANCE,
     KILN_SAMPLES_SHUFFLE, /* 0 or 1 */
+    KILN_SAMPLES_FLIP,    /* 0 or 1: mirror images at random; with CROP as core/pose.h has it */
+    KILN_SAMPLES_CROP,    /* shift images at random by up to so many pixels */
+    KILN_SAMPLES_BLANK,   /* the bits of an element of the result that comes from outside of an image */
     KILN_SAMPLES_SHAPE    /* of the result: the batch, then a sample's own */
 };
 

@@ -67,7 +67,7 @@ static bool check_data(kiln_training *t, kiln_dataset *train)
 static bool place_loader(kiln_training *t, kiln_dataset *train)
 {
     t->loader = kiln_loader_new(train, .batch = t->o.batch, .shuffle = !t->o.no_shuffle, .seed = t->o.seed,
-                                .workers = t->o.workers, .device = t->device);
+                                .augment = t->o.augment, .workers = t->o.workers, .device = t->device);
     if (!t->loader)
         return false;
     t->batches = kiln_loader_batches(t->loader);

@@ -1,4 +1,5 @@
-/* Batches of a data set in memory: the order of samples written down a second time, from the papers' descriptions. */
+/* Batches of a data set in memory: the order of samples, and how images are augmented, written down a second time, from
+ * the papers' descriptions. */
 #include "support/ref.h"
 
 /* Philox4x32-10 of Salmon et al.: ten rounds of multiplying two words and swapping, with a key that is bumped. */
@@ -47,17 +48,40 @@ static int64_t shuffled(int64_t n, int64_t position, const double *scalars)
     return (int64_t)at;
 }
 
+/* Which element of an image becomes its element e; -1: none of them. Sample by sample a vertical and a horizontal shift
+ * and a mirror are drawn from the first three words. */
+static int64_t augmented(const ref_call *c, int ndim, int64_t sample, int64_t e)
+{
+    const double *scalars = c->attrs.f;
+    const int64_t *shape = c->attrs.i + 8, crop = REF_INT(c, 6);
+    if (!REF_INT(c, 5) && !crop)
+        return e;
+    const uint32_t key[2] = {(uint32_t)scalars[1], (uint32_t)scalars[2]};
+    uint32_t words[4] = {(uint32_t)sample, (uint32_t)(sample >> 32), (uint32_t)scalars[3],
+                         (uint32_t)scalars[4] ^ 0x706f7365};
+    philox(key, words);
+    int64_t height = shape[ndim - 2], width = shape[ndim - 1], x = e % width, y = e / width % height;
+    double choices = (double)(2 * crop + 1);
+    if (REF_INT(c, 5) && words[2] >= 0x80000000)
+        x = width - 1 - x;
+    x += (int64_t)(words[1] / 4294967296.0 * choices) - crop;
+    int64_t from = y + (int64_t)(words[0] / 4294967296.0 * choices) - crop;
+    bool inside = x >= 0 && x < width && from >= 0 && from < height;
+    return inside ? (e / width - y + from) * width + x : -1;
+}
+
 static void run_take_samples(ref_call *c)
 {
     const ref_tensor *x = c->in[0];
-    int ndim = c->attrs.nints - 5;
+    int ndim = c->attrs.nints - 8;
     kiln_dtype dtype = REF_INT(c, 0) < 0 ? x->dtype : (kiln_dtype)REF_INT(c, 0);
-    ref_tensor *out = ref_out(c, 0, dtype, ndim, c->attrs.i + 5);
-    int64_t elements = ref_count(ndim - 1, c->attrs.i + 6);
+    ref_tensor *out = ref_out(c, 0, dtype, ndim, c->attrs.i + 8);
+    int64_t elements = ref_count(ndim - 1, c->attrs.i + 9);
     for (int64_t i = 0; i < out->count; i++) {
         int64_t position = (int64_t)REF_FLOAT(c, 0) + i / elements;
         int64_t sample = REF_INT(c, 4) ? shuffled(REF_INT(c, 1), position, c->attrs.f) : position;
-        double stored = x->data[REF_INT(c, 2) + sample * REF_INT(c, 3) + i % elements];
+        int64_t e = augmented(c, ndim, sample, i % elements);
+        double stored = e < 0 ? 0 : x->data[REF_INT(c, 2) + sample * REF_INT(c, 3) + e];
         out->data[i] = c->in[1] ? c->in[1]->data[(int)stored] : stored;
     }
 }

@@ -27,6 +27,7 @@ _kiln() {
         --data) _kiln_paths -f digits ;;
         --split) COMPREPLY=() ;;
         --length) COMPREPLY=() ;;
+        --crop) COMPREPLY=() ;;
         --dropout) COMPREPLY=() ;;
         --init) _kiln_paths -f ;;
         --device) _kiln_words "auto cpu cuda opencl" ;;
@@ -51,7 +52,7 @@ _kiln() {
         --save-every) COMPREPLY=() ;;
         --log) _kiln_paths -f ;;
         *) if [[ $current == -* ]]; then
-               _kiln_words "--model --data --split --length --dropout --init --device --threads --workers --mem-limit --tf32 --epochs --limit --batch --accumulate --lr --optim --momentum --weight-decay --schedule --warmup --clip --ema --early-stop --seed --no-shuffle --save --save-every --resume --log --quiet --help"
+               _kiln_words "--model --data --split --length --flip --crop --dropout --init --device --threads --workers --mem-limit --tf32 --epochs --limit --batch --accumulate --lr --optim --momentum --weight-decay --schedule --warmup --clip --ema --early-stop --seed --no-shuffle --save --save-every --resume --log --quiet --help"
            else
                COMPREPLY=()
            fi ;;

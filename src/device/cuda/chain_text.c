@@ -187,11 +187,12 @@ static void say_samples(author *a, const kiln_cuda_step *s, const char *unit)
         snprintf(scalars, sizeof scalars, "k.scalars + %d", kernel_of(a, s)->scalars);
     say(a,
         "const kiln_cuda_samples q = {k.data[%d], (const float *)k.data[%d], k.data[%d], %s, {%lldL, %d, %d, %d}, "
-        "%lldL, %lldL, %lldL, %lldL, %d, %d}; ",
+        "%lldL, %lldL, %lldL, %lldL, %d, %d, %d, %d, %lldL, %lldL, %lluUL}; ",
         s->pointers, s->pointers + 1, s->pointers + 2, scalars, LL(q->order.n), q->order.low_bits, q->order.high_bits,
-        q->order.rounds, LL(q->rows), LL(q->units), LL(q->start), LL(q->distance), q->how, q->width);
-    say(a, "kiln_cuda_take_samples(q, (kiln_cuda_samples_room *)scratch, %s, %lld, threadIdx.x, blockDim.x); ", unit,
-        LL(s->units));
+        q->order.rounds, LL(q->rows), LL(q->units), LL(q->start), LL(q->distance), q->how, q->width, q->flip, q->crop,
+        LL(q->image_height), LL(q->image_width), (unsigned long long)q->blank);
+    say(a, "kiln_cuda_take_samples<%s>(q, (kiln_cuda_samples_room *)scratch, %s, %lld, threadIdx.x, blockDim.x); ",
+        q->flip || q->crop ? "true" : "false", unit, LL(s->units));
 }
 
 /* As block `unit` of all the step's, or as the only one; in a strand of slabs its block takes those of one slab. */

@@ -37,6 +37,7 @@
     X(samples_h, "device/cuda/samples.h")                                                                              \
     X(sample_ints, "ops/samples.h")                                                                                    \
     X(order, "core/order.h")                                                                                           \
+    X(pose, "core/pose.h")                                                                                             \
     X(philox, "core/philox_words.h")                                                                                   \
     X(math, "ops/pointwise_math.h")
 

@@ -2,12 +2,12 @@
 #include "device/cuda/samples.cuh"
 #include "device/cuda/shape.cuh"
 
-static __global__ void take(const __grid_constant__ kiln_cuda_samples s, const int32_t *stop)
+template <bool AUGMENTS> static __global__ void take(const __grid_constant__ kiln_cuda_samples s, const int32_t *stop)
 {
     __shared__ kiln_cuda_samples_room room;
     if (stop && *stop)
         return;
-    kiln_cuda_take_samples(s, &room, (int)blockIdx.x, (int)gridDim.x, (int)threadIdx.x, (int)blockDim.x);
+    kiln_cuda_take_samples<AUGMENTS>(s, &room, (int)blockIdx.x, (int)gridDim.x, (int)threadIdx.x, (int)blockDim.x);
 }
 
 static int32_t how_of(const kiln_cuda_call *c)
@@ -31,8 +31,28 @@ static uint64_t common_unit(const kiln_cuda_call *c, uint64_t most, uint64_t row
     return most;
 }
 
+static bool augments(const kiln_cuda_samples *s)
+{
+    return s->flip || s->crop;
+}
+
+/* Images that are augmented, of `elements` elements each. Four at a time are of one line where lines are so long. */
+static void describe_images(const kiln_cuda_call *c, kiln_cuda_samples *s, int64_t elements)
+{
+    const kiln_cuda_operand *out = &c->out[0];
+    s->image_height = out->shape[out->ndim - 2];
+    s->image_width = out->shape[out->ndim - 1];
+    s->blank = (uint64_t)c->ints[KILN_SAMPLES_BLANK];
+    bool fours = s->how == KILN_CUDA_BY_TABLE && (uintptr_t)out->data % 16 == 0 && s->image_width % 4 == 0;
+    s->width = s->how == KILN_CUDA_BY_TABLE ? (fours ? 4 : 1) : (int32_t)kiln_dtype_size(c->in[0].dtype);
+    s->units = fours ? elements / 4 : elements;
+    s->start = c->ints[KILN_SAMPLES_START];
+    s->distance = c->ints[KILN_SAMPLES_DISTANCE];
+}
+
 extern "C" void kiln_cuda_samples_describe(const kiln_cuda_call *c, kiln_cuda_samples *s)
 {
+    *s = kiln_cuda_samples{};
     const kiln_cuda_operand *out = &c->out[0];
     const int64_t size = (int64_t)kiln_dtype_size(c->in[0].dtype), all = kiln_cuda_count_of(out);
     const int64_t elements = out->shape[0] ? all / out->shape[0] : 0;
@@ -43,6 +63,12 @@ extern "C" void kiln_cuda_samples_describe(const kiln_cuda_call *c, kiln_cuda_sa
     s->order = kiln_order_size_of(c->ints[KILN_SAMPLES_COUNT], c->ints[KILN_SAMPLES_SHUFFLE] != 0);
     s->rows = out->shape[0];
     s->how = how_of(c);
+    s->flip = (int32_t)c->ints[KILN_SAMPLES_FLIP];
+    s->crop = (int32_t)c->ints[KILN_SAMPLES_CROP];
+    if (augments(s)) {
+        describe_images(c, s, elements);
+        return;
+    }
     const uint64_t to = (uint64_t)(uintptr_t)out->data;
     int64_t unit = size; /* bytes of what is stored */
     if (s->how == KILN_CUDA_AS_STORED)
@@ -63,7 +89,11 @@ static bool take_samples(const kiln_cuda_call *c)
     unsigned blocks = kiln_cuda_grid(s.rows * s.units, KILN_CUDA_BLOCK);
     if (blocks == 0)
         return true;
-    take<<<blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, KILN_CUDA_BLOCK, 0, c->stream>>>(s, c->stop);
+    blocks = blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS;
+    if (augments(&s))
+        take<true><<<blocks, KILN_CUDA_BLOCK, 0, c->stream>>>(s, c->stop);
+    else
+        take<false><<<blocks, KILN_CUDA_BLOCK, 0, c->stream>>>(s, c->stop);
     return kiln_cuda_launched(c);
 }
 

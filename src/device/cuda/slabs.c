@@ -79,6 +79,7 @@ static bool cut_of(const kiln_cuda_chain *chain, const kiln_cuda_step *s, cut *c
     case KILN_CUDA_STEP_COLUMNS: return cut_reduction(chain, s, c);
     case KILN_CUDA_STEP_COMBINE: return cut_combining(s, c);
     case KILN_CUDA_STEP_PRODUCT:
+    case KILN_CUDA_STEP_JOIN:
     case KILN_CUDA_STEP_SAMPLES: return false;
     default: return cut_rows(chain, s, c);
     }
