@@ -6,7 +6,7 @@
 #include "device/cuda/exec.h"
 
 enum {
-    MOST_BYTES = 16 << 20, /* that a kernel moves: above, launching it by itself costs little */
+    MOST_BYTES = 48 << 20, /* that a kernel moves: above, launching it by itself costs little */
     WARP_ROW = 256,        /* softmax: shorter rows always belong to a warp */
     FOUND_BY_ONE = 64,     /* argmax: elements of a row that one thread goes through */
     MOST_UNITS = 264,      /* of a step whose threads go on with the next elements by themselves: two a block */
