@@ -117,7 +117,7 @@ static void test_no_device(void **state)
     (void)state;
     skip_without_cuda();
     expect(0, NULL, "mkdir -p torn && echo 'no library' >torn/libcuda.so.1");
-    SAYS(0, "LD_LIBRARY_PATH=$PWD/torn $K devices",
+    SAYS(0, "LD_LIBRARY_PATH=$PWD/torn:$LD_LIBRARY_PATH $K devices",
          "cuda none: the NVIDIA driver's library cannot be opened: ", "libcuda.so.1", "kiln train uses cpu,");
     SAYS(0, CUDA_ALONE "FAKE_CUDA_VERSION=12080 $K devices",
          "cuda none: the NVIDIA driver is too old: it knows CUDA 12.8, Kiln needs 13.0");
