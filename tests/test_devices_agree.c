@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include "models.h"
 #include "support/devices.h"
+#include "support/skip.h"
 #include "support/suite.h"
 
 enum { STEPS = 3, BATCH = 6, SIDE = 28, LENGTH = 9, VOCABULARY = 64, MOST_STEPS = 16 };
@@ -355,7 +356,7 @@ static trained run_sizes(kiln_device device)
 static void compare_runs(const char *what, int number, trained (*once)(kiln_device device))
 {
     if (!suite_wants_named(what, number))
-        skip();
+        skip_because("another shard's");
     trained first = once(devices[0]);
     for (int d = 1; d < ndevices; d++) {
         trained other = once(devices[d]);

@@ -51,7 +51,7 @@ static void test_no_plugin(void **state)
     SAYS(0, "KILN_PLUGIN_PATH=$FAKES/plugin $K devices", "opencl none: libkiln-opencl.so was made for another version");
     SAYS(69, "KILN_PLUGIN_PATH=$FAKES/plugin $K train --device opencl", "another version", "hint: kiln devices lists");
     if (shell("$K devices") == 0 && !strstr(out, "libkiln-opencl.so"))
-        skip(); /* there is one beside the library */
+        skip_because("there is an OpenCL plugin beside the library");
     SAYS(0, "KILN_PLUGIN_PATH=$PWD/empty $K devices", "opencl none: its plugin libkiln-opencl.so is not installed",
          "/empty and /");
     SAYS(0, "KILN_PLUGIN_PATH=$PWD/broken $K devices", "opencl none: ", "broken/libkiln-opencl.so");
@@ -76,11 +76,7 @@ static void test_here(void **state)
 #ifdef KILN_TEST_CUDA
 #define skip_without_cuda()
 #else
-#define skip_without_cuda()                                                                                            \
-    do {                                                                                                               \
-        print_message("[  SKIPPED ] the CUDA plugin was not built\n");                                                 \
-        skip();                                                                                                        \
-    } while (0)
+#define skip_without_cuda() skip_because("the CUDA plugin was not built")
 #endif
 
 static void test_listed(void **state)

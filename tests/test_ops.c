@@ -19,6 +19,7 @@
 #include "support/compare.h"
 #include "support/layouts.h"
 #include "support/numbers.h"
+#include "support/skip.h"
 #include "support/suite.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
@@ -453,7 +454,7 @@ static void test_random(void **state)
     (void)state;
     int64_t before = complaints();
     if (!suite_first_shard())
-        skip();
+        skip_because("another shard's");
     random_check(devices, ndevices);
     assert_int_equal(complaints() - before, 0);
 }

@@ -300,7 +300,7 @@ static void check_case(const run_case *c)
 {
     kiln_plan_info info;
     if (!suite_wants_named(c->name, c - cases))
-        skip();
+        skip_because("another shard's");
     outcome first = run(c, STEPS), second = run(c, STEPS);
     assert_true(kiln_plan_last(&info) && info.replayed);
     outcome other = run_elsewhere(c, false), eager = run_elsewhere(c, true);
