@@ -237,7 +237,7 @@ static void test_bad_label_keeps_gradients(void **state)
 {
     (void)state;
     if (core_eager() || kiln_default_device() != KILN_CPU)
-        skip_because("about a queue that is not there: the CPU, not eagerly");
+        skip_because("about an error that is known at once: the CPU, not eagerly");
     kiln_scope {
         kiln_tensor *table = kiln_requires_grad(core_data(3, KILN_SHAPE(4, 2)), true);
         const int64_t good[2] = {1, 3}, bad[2] = {1, 4};
