@@ -1,10 +1,12 @@
 /* Generated kernels of a device: a table of texts, and a thread that compiles them one after the other. What is
  * captured meanwhile interprets. Kernels of whole steps come first; after each of them, and when nothing is left to do,
  * the generation changes and graphs are captured anew. */
+#define _GNU_SOURCE /* gettid */
 #include "device/cuda/codegen.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/alloc.h"
 #include "core/hash.h"
 
@@ -135,15 +137,35 @@ static void stop_thread(struct kiln_cuda_codegen *gen)
 }
 
 /* The runtime and the compiler take themselves apart when the process ends, and a thread that still uses them would
- * meet what is half gone. What is registered last runs first: so this is registered when the thread begins, which is
- * after the runtime; again when the compiler has set itself up; and after each kernel, since compiling may set up more.
- * The kernel that is being compiled then is waited for. */
+ * meet what is half gone. The kernel that is being compiled then is waited for. */
 static void stop_all(void)
 {
     pthread_mutex_lock(&all_lock);
     for (struct kiln_cuda_codegen *gen = all; gen; gen = gen->next)
         stop_thread(gen);
     pthread_mutex_unlock(&all_lock);
+}
+
+static void stop_all_for(void *nobody)
+{
+    (void)nobody;
+    stop_all();
+}
+
+/* What exit does first is to destroy the calling thread's own objects, as C++ wants it: before anything that was
+ * registered with atexit, by the driver in the middle of a compilation for instance. The C library's function for that
+ * has no header. The main thread's objects stay until then; those of other threads do not, and where one of them ends
+ * the process, or the C library is another one, atexit has to do: what is registered last runs first, so stop_all is
+ * registered when the thread begins, which is after the runtime; again when the compiler has set itself up; and after
+ * each kernel. */
+extern int __cxa_thread_atexit_impl(void (*destroy)(void *object), void *object, void *within) __attribute__((weak));
+
+static void stop_before_exit(void)
+{
+    static _Thread_local bool registered;
+    if (registered || getpid() != gettid() || !__cxa_thread_atexit_impl)
+        return;
+    registered = __cxa_thread_atexit_impl(stop_all_for, NULL, &all_lock) == 0;
 }
 
 static void enter_list(struct kiln_cuda_codegen *gen)
@@ -232,6 +254,7 @@ bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, 
         return true;
     if (!d->gen && !open_codegen(d, how == 2))
         return false;
+    stop_before_exit();
     struct kiln_cuda_codegen *gen = d->gen;
     if (!gen->running)
         return true;
