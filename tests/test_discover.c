@@ -67,7 +67,7 @@ static void test_here(void **state)
     bool none = strstr(out, "cuda      none: ") != NULL, chosen = strstr(out, "kiln train uses cpu,") != NULL;
     assert_true(!none || chosen);
     if (none)
-        print_message("[  SKIPPED ] no real GPU to look at\n");
+        print_message("no real GPU to look at\n");
     SAYS(69, "$K train --device cuda:15", "there is no cuda", "hint: kiln devices lists");
 }
 
