@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "kiln.h"
+#include "support/skip.h"
 
 static char program[512], folder[256];
 
@@ -83,8 +84,7 @@ static void test_simulated_device(void **state)
     (void)state;
     char why[256];
     if (kiln_device_count("sim", why, sizeof why) == 0) {
-        print_message("no simulated device: %s\n", why);
-        skip();
+        skip_because(why);
     }
     compare("KILN_NUM_THREADS=2 KILN_TEST_DEVICES=sim:0", true);
 }

@@ -465,7 +465,7 @@ static void test_full_disk(void **state)
 {
     (void)state;
     if (kiln_default_device() != KILN_CPU)
-        skip(); /* devices with threads of their own do not survive fork */
+        skip_because("a device with threads of its own does not survive fork");
     run r;
     run_begin(&r, 1);
     kiln_set_num_threads(1);
@@ -501,7 +501,7 @@ static void test_killed_while_saving(void **state)
 {
     (void)state;
     if (kiln_default_device() != KILN_CPU)
-        skip();
+        skip_because("a device with threads of its own does not survive fork");
     kiln_set_num_threads(1);
     run r;
     run_begin(&r, 1);

@@ -101,7 +101,7 @@ static void test_completion_runs(void **state)
 {
     (void)state;
     if (shell("command -v bash") != 0)
-        skip();
+        skip_because("bash is not installed");
     const char *ask = "bash -c 'compopt() { :; }; source %s; "
                       "COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _kiln; echo \"${COMPREPLY[@]}\"'";
     char line[2048];
@@ -427,7 +427,7 @@ static void test_colour(void **state)
 {
     (void)state;
     if (shell("command -v script") != 0)
-        skip();
+        skip_because("script is not installed");
     expect(0, "did you mean kiln train?", "TERM=xterm script -qc \"$K trian\" /dev/null");
     assert_non_null(strchr(out, '\033'));
     expect(0, "did you mean kiln train?", "NO_COLOR=1 TERM=xterm script -qc \"$K trian\" /dev/null");
@@ -459,8 +459,7 @@ static void test_gpu(void **state)
     (void)state;
     expect(0, NULL, "$SHOW_GPUS $K devices");
     if (!strstr(out, "cuda:0")) {
-        print_message("[  SKIPPED ] no GPU: %s\n", strstr(out, "cuda"));
-        skip();
+        skip_because(strstr(out, "cuda"));
     }
     expect(0, "device   cuda:0 (", "$SHOW_GPUS $K train --data digits:3000 --epochs 3 --save gpu");
     expect(0, "\"device\": \"cuda:0\", \"tf32\": false", "head -1 gpu/log.jsonl");

@@ -1,6 +1,7 @@
 /* Training comes out the same wherever it runs: whole steps of small networks, of every optimizer, fed by the loader
- * and by kiln_fit, on the devices after the first and on the first; then steps that fail in the middle. Rounding may
- * differ, so losses and weights are near each other; where the CPU's kernels run they are the same to the bit.
+ * and by kiln_fit, on the devices after the first and on the first; then steps that fail in the middle, and steps whose
+ * sizes lead to kernels that small networks do not need. Rounding may differ, so losses and weights are near each
+ * other; where the CPU's kernels run they are the same to the bit.
  *
  * It is small enough for checkers under which kernels take a hundred times as long. KILN_TEST_DEVICES and
  * KILN_TEST_SHARD: see support/devices.h and support/suite.h. */
@@ -14,6 +15,7 @@
 #include <cmocka.h>
 #include "models.h"
 #include "support/devices.h"
+#include "support/skip.h"
 #include "support/suite.h"
 
 enum { STEPS = 3, BATCH = 6, SIDE = 28, LENGTH = 9, VOCABULARY = 64, MOST_STEPS = 16 };
@@ -244,10 +246,117 @@ static trained run_fit(kiln_device device)
     return t;
 }
 
+/* ---- Steps of many sizes ---- */
+
+/* What a run notes are results in the place of weights, which were 0 before. */
+static void note_result(trained *t, kiln_tensor *x)
+{
+    kiln_scope {
+        kiln_tensor *wide = kiln_cast(x, KILN_F32);
+        int64_t n = kiln_numel(x);
+        t->after = realloc(t->after, (size_t)(t->count + n) * sizeof *t->after);
+        if (!kiln_read(wide, t->after + t->count, (size_t)n * sizeof *t->after))
+            fail_msg("a result cannot be read: %s", kiln_last_error()->message);
+        t->count += n;
+    }
+    kiln_release(x);
+}
+
+static kiln_tensor *random_on(kiln_device device, uint64_t seed, int ndim, const int64_t *shape, kiln_dtype dtype)
+{
+    kiln_tensor *x = NULL;
+    kiln_on_device (KILN_CPU) {
+        kiln_manual_seed(seed);
+        x = kiln_cast(kiln_randn(ndim, shape, KILN_F32), dtype);
+    }
+    return kiln_to(x, device);
+}
+
+/* A product for each kind of tile that CUDA has, and sums of it. */
+static void note_products(trained *t, kiln_device device)
+{
+    static const int64_t sizes[][3] = {{1, 37, 1},     {41, 37, 1},   {1, 37, 239},   {17, 37, 733},
+                                       {17, 91, 1058}, {417, 3, 131}, {135, 37, 837}, {1058, 37, 200}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int64_t *n = sizes[i];
+        kiln_tensor *down = NULL, *across = NULL;
+        kiln_scope {
+            kiln_tensor *a = random_on(device, i, KILN_SHAPE(n[0], n[1]), KILN_F32);
+            kiln_tensor *b = random_on(device, i + 50, KILN_SHAPE(n[1], n[2]), KILN_F32);
+            kiln_step {
+                kiln_tensor *c = kiln_matmul(a, b);
+                down = kiln_keep(kiln_sum(c, KILN_DIMS(0), false));
+                across = kiln_keep(kiln_sum(kiln_mul(c, c), KILN_DIMS(1), false));
+            }
+        }
+        note_result(t, down);
+        note_result(t, across);
+    }
+}
+
+/* Reductions so long that they are cut into chunks, beside rows of a few elements. */
+static void note_reductions(trained *t, kiln_device device)
+{
+    kiln_tensor *rows = NULL, *columns = NULL, *odd = NULL, *even = NULL, *places = NULL;
+    kiln_scope {
+        kiln_tensor *x = random_on(device, 1, KILN_SHAPE(3, 20000), KILN_F32);
+        kiln_tensor *y = random_on(device, 2, KILN_SHAPE(20000, 3), KILN_F32);
+        kiln_tensor *z = random_on(device, 3, KILN_SHAPE(5, 33), KILN_F32);
+        kiln_tensor *w = random_on(device, 4, KILN_SHAPE(5, 64), KILN_F32);
+        kiln_step {
+            rows = kiln_keep(kiln_sum(kiln_mul(x, x), KILN_DIMS(1), false));
+            columns = kiln_keep(kiln_sum(kiln_mul(y, y), KILN_DIMS(0), false));
+            odd = kiln_keep(kiln_softmax(z, 1));
+            even = kiln_keep(kiln_softmax(w, 1));
+            places = kiln_keep(kiln_argmin(z, 1, false));
+        }
+    }
+    note_result(t, rows);
+    note_result(t, columns);
+    note_result(t, odd);
+    note_result(t, even);
+    note_result(t, places);
+}
+
+/* A sum of so many operands, each lying in another order than the result, that an interpreter needs more than a little
+ * room to describe it. */
+static void note_expression(trained *t, kiln_device device, kiln_dtype dtype)
+{
+    enum { OPERANDS = 40 };
+    kiln_tensor *sum = NULL;
+    kiln_scope {
+        kiln_tensor *x[OPERANDS];
+        for (int i = 0; i < OPERANDS; i++)
+            x[i] = random_on(device, 5 + (uint64_t)i, KILN_SHAPE(6, 4, 5), dtype);
+        kiln_step {
+            sum = kiln_permute(x[0], KILN_DIMS(2, 0, 1));
+            for (int i = 1; i < OPERANDS; i++)
+                sum = kiln_add(sum, kiln_permute(x[i], KILN_DIMS(2, 0, 1)));
+            kiln_keep(sum);
+        }
+    }
+    note_result(t, sum);
+}
+
+static trained run_sizes(kiln_device device)
+{
+    trained t = {0};
+    note_products(&t, device);
+    note_reductions(&t, device);
+    note_expression(&t, device, KILN_F32);
+    note_expression(&t, device, KILN_F64);
+    t.before = calloc((size_t)t.count, sizeof *t.before);
+    if (!kiln_ok())
+        fail_msg("many sizes on %s: %s", kiln_device_name(device), kiln_last_error()->message);
+    return t;
+}
+
+/* ---- Comparing ---- */
+
 static void compare_runs(const char *what, int number, trained (*once)(kiln_device device))
 {
     if (!suite_wants_named(what, number))
-        skip();
+        skip_because("another shard's");
     trained first = once(devices[0]);
     for (int d = 1; d < ndevices; d++) {
         trained other = once(devices[d]);
@@ -354,6 +463,12 @@ static void test_unread_fault(void **state)
     compare_runs("a bad label among unread steps", 3, run_unread_fault);
 }
 
+static void test_sizes(void **state)
+{
+    (void)state;
+    compare_runs("many sizes", 4, run_sizes);
+}
+
 static int all_on_other_devices(void **state)
 {
     (void)state;
@@ -368,7 +483,7 @@ int main(void)
     if (!ndevices)
         return test_exit(0);
 #define UNIT(name) cmocka_unit_test_setup_teardown(name, memory_before, memory_after)
-    const struct CMUnitTest tests[] = {UNIT(test_steps), UNIT(test_loader), UNIT(test_fit), UNIT(test_fault),
-                                       UNIT(test_unread_fault)};
+    const struct CMUnitTest tests[] = {UNIT(test_steps), UNIT(test_loader),       UNIT(test_fit),
+                                       UNIT(test_fault), UNIT(test_unread_fault), UNIT(test_sizes)};
     return test_exit(cmocka_run_group_tests(tests, all_on_other_devices, NULL));
 }

@@ -51,7 +51,7 @@ static void test_no_plugin(void **state)
     SAYS(0, "KILN_PLUGIN_PATH=$FAKES/plugin $K devices", "opencl none: libkiln-opencl.so was made for another version");
     SAYS(69, "KILN_PLUGIN_PATH=$FAKES/plugin $K train --device opencl", "another version", "hint: kiln devices lists");
     if (shell("$K devices") == 0 && !strstr(out, "libkiln-opencl.so"))
-        skip(); /* there is one beside the library */
+        skip_because("there is an OpenCL plugin beside the library");
     SAYS(0, "KILN_PLUGIN_PATH=$PWD/empty $K devices", "opencl none: its plugin libkiln-opencl.so is not installed",
          "/empty and /");
     SAYS(0, "KILN_PLUGIN_PATH=$PWD/broken $K devices", "opencl none: ", "broken/libkiln-opencl.so");
@@ -67,7 +67,7 @@ static void test_here(void **state)
     bool none = strstr(out, "cuda      none: ") != NULL, chosen = strstr(out, "kiln train uses cpu,") != NULL;
     assert_true(!none || chosen);
     if (none)
-        print_message("[  SKIPPED ] no real GPU to look at\n");
+        print_message("no real GPU to look at\n");
     SAYS(69, "$K train --device cuda:15", "there is no cuda", "hint: kiln devices lists");
 }
 
@@ -76,11 +76,7 @@ static void test_here(void **state)
 #ifdef KILN_TEST_CUDA
 #define skip_without_cuda()
 #else
-#define skip_without_cuda()                                                                                            \
-    do {                                                                                                               \
-        print_message("[  SKIPPED ] the CUDA plugin was not built\n");                                                 \
-        skip();                                                                                                        \
-    } while (0)
+#define skip_without_cuda() skip_because("the CUDA plugin was not built")
 #endif
 
 static void test_listed(void **state)
@@ -117,7 +113,7 @@ static void test_no_device(void **state)
     (void)state;
     skip_without_cuda();
     expect(0, NULL, "mkdir -p torn && echo 'no library' >torn/libcuda.so.1");
-    SAYS(0, "LD_LIBRARY_PATH=$PWD/torn $K devices",
+    SAYS(0, "LD_LIBRARY_PATH=$PWD/torn:$LD_LIBRARY_PATH $K devices",
          "cuda none: the NVIDIA driver's library cannot be opened: ", "libcuda.so.1", "kiln train uses cpu,");
     SAYS(0, CUDA_ALONE "FAKE_CUDA_VERSION=12080 $K devices",
          "cuda none: the NVIDIA driver is too old: it knows CUDA 12.8, Kiln needs 13.0");

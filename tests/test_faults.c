@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "support/skip.h"
 #include "support/train.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
@@ -93,7 +94,7 @@ static void test_allocation_fails(void **state)
 {
     (void)state;
     if (eager)
-        skip(); /* updates of the first parameters have run when a later one fails */
+        skip_because("eager: updates of the first parameters have run when a later one fails");
     int64_t count = allocations_of_a_step(), failed = 0;
     assert_true(count >= 4);
     for (int64_t n = 0; n <= count; n++) {
@@ -200,7 +201,7 @@ static void test_lost(void **state)
 {
     (void)state;
     if (eager)
-        skip();
+        skip_because("eager: a step is many runs");
     kiln_memory_trim(sim0);
     uint64_t before = memory_in_use(sim0);
     int64_t used = control(0, KILN_SIM_FAIL_ALLOC, -1);
@@ -365,7 +366,7 @@ static void test_bad_index(void **state)
 {
     (void)state;
     if (eager)
-        skip(); /* operations before the bad one have run already */
+        skip_because("eager: operations before the bad one have run already");
     check_bad_index(KILN_CPU, 0);
     check_bad_index(sim0, 0);
     check_bad_index(sim0, 3000);
@@ -378,7 +379,7 @@ static void test_batch_survives(void **state)
 {
     (void)state;
     if (eager)
-        skip();
+        skip_because("eager: a step is many runs");
     test_net net;
     make(&net, sim0);
     control(0, KILN_SIM_SLOW_RUNS, 20000);
@@ -425,7 +426,7 @@ static void test_results_of_failed_run(void **state)
 {
     (void)state;
     if (eager)
-        skip(); /* there the call itself fails and returns nothing */
+        skip_because("eager: the call itself fails and returns nothing");
     kiln_tensor *x = kiln_tensor_new((float[]){1, 2, 3}, KILN_F32, KILN_SHAPE(3), sim0);
     kiln_tensor *bad = kiln_tensor_new((int64_t[]){0, 5}, KILN_I64, KILN_SHAPE(2), sim0);
     kiln_tensor *fresh = kiln_tensor_new((float[]){7, 8}, KILN_F32, KILN_SHAPE(2), sim0);

@@ -95,7 +95,7 @@ static void test_few_addresses(void **state)
 {
     (void)state;
     if (kiln_default_device() == KILN_CPU)
-        skip();
+        skip_because("about devices that copies go to");
     kiln_dataset *d = number_set(NULL, true);
     for (int workers = 0; workers <= 2; workers++) {
         kiln_loader *l = LOADER(d, .workers = workers);
@@ -165,7 +165,7 @@ static void test_little_memory(void **state)
 {
     (void)state;
     if (kiln_default_device() == KILN_CPU || !has_cpu_bits(kiln_default_device()))
-        skip(); /* a limit to the byte: a GPU's memory comes in larger pieces */
+        skip_because("about limits to the byte: the CPU copies nothing, a GPU's memory comes in larger pieces");
     kiln_dataset *d = number_set(NULL, true);
     kiln_loader *l = LOADER(d, .workers = 2, .shuffle = true);
     kiln_memory_trim(kiln_default_device());

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "kiln.h"
+#include "support/skip.h"
 #include "support/suite.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
@@ -311,7 +312,7 @@ static void test_across_devices(void **state)
 {
     (void)state;
     if (kiln_device_count("sim", NULL, 0) == 0)
-        skip();
+        skip_because("needs a simulated device");
     kiln_scope {
         kiln_device there = kiln_default_device() == KILN_CPU ? kiln_device_parse("sim:0") : KILN_CPU;
         kiln_tensor *x = leaf(2, (double[]){3, 4}), *y = kiln_square(kiln_to(x, there));

@@ -33,7 +33,7 @@ static void test_move(void **state)
     (void)state;
     kiln_device here = kiln_default_device(), there = elsewhere();
     if (there == KILN_NO_DEVICE)
-        skip();
+        skip_because("needs a second device");
     uint64_t before_here = in_use(here), before_there = in_use(there);
     kiln_manual_seed(5);
     kiln_module *moved = small_net();
@@ -74,7 +74,7 @@ static void test_move_within_a_step(void **state)
     (void)state;
     kiln_device here = kiln_default_device(), there = elsewhere();
     if (there == KILN_NO_DEVICE)
-        skip();
+        skip_because("needs a second device");
     kiln_module *fc = kiln_nn_linear(2, 2, .no_bias = true);
     kiln_tensor *w = of(fc, "weight");
     float first[2], second[2], third[2], fourth[2];

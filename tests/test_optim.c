@@ -367,7 +367,7 @@ static void test_moved(void **state)
     kiln_device there = kiln_device_parse("sim:1");
     if (there == KILN_NO_DEVICE) {
         kiln_error_clear();
-        skip();
+        skip_because("needs a second simulated device");
     }
     float values[2][CLASSES * FEATURES];
     for (int moves = 0; moves < 2; moves++) {

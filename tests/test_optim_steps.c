@@ -76,7 +76,7 @@ static void test_early_news(void **state)
     (void)state;
     kiln_sim_control_fn control = sim_switch();
     if (!control || !core_on("sim") || core_eager())
-        skip();
+        skip_because("about the queue of simulated devices, not eagerly");
     float want[STEPS + 1][VALUES];
     undisturbed("adam", (kiln_optim_options){.lr = 0.1}, want);
     trainer t = make_trainer("adam", (kiln_optim_options){.lr = 0.1});
@@ -241,7 +241,7 @@ static void test_two_devices(void **state)
     kiln_device there = kiln_device_parse("sim:1");
     if (there == KILN_NO_DEVICE) {
         kiln_error_clear();
-        skip();
+        skip_because("needs a second simulated device");
     }
     float want[2][VALUES];
     for (int apart = 0; apart < 2; apart++) {

@@ -1,19 +1,25 @@
 /* A training run has the same bits whenever it is run: a second time in the same process, where its plans are replayed
- * (and, on a GPU, kernels have been generated meanwhile), and in another process. With KILN_EAGER=1, every operation
- * for itself, they are the same where fusion changes no bit (the CPU's kernels, f32 and f64), else the same up to
- * rounding.
+ * (and, on a GPU, kernels have been generated meanwhile), and in another process, where a GPU runs generated kernels
+ * from the first step on. With KILN_EAGER=1, every operation for itself, its first steps are the same where fusion
+ * changes no bit (the CPU's kernels, f32 and f64), else the same up to rounding.
  *
- *     test_replay_bits --run CASE DEVICE FILE    does one run and writes what came out */
+ *     test_replay_bits --run CASE DEVICE STEPS FILE    does so many steps and writes what came out
+ *
+ * KILN_TEST_DEVICES and KILN_TEST_SHARD: see support/devices.h and support/suite.h. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "models.h"
 #include "support/core.h"
+#include "support/last_words.h"
+#include "support/suite.h"
 
 extern char **environ;
 
-enum { STEPS = 30 };
+/* A plan runs 16 times before a GPU's kernels are generated for it. */
+enum { STEPS = 30, EAGER_STEPS = 6, MOST_SECONDS = 60 /* for a process */ };
 
 typedef struct run_case {
     const char *name;
@@ -35,11 +41,27 @@ static const run_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* What a run leaves: its losses, then all weights, as f64. */
+/* What a run leaves, as f64: losses and then all weights of its first steps, the same of the rest. */
 typedef struct outcome {
     int64_t count;
     double *values;
+    double first, last; /* losses */
 } outcome;
+
+/* In a test it fails; a process that a test has started says why and ends. */
+static bool started;
+
+static void must_(bool ok, const char *what, int line)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "line %d: not so: %s\n", line, what);
+    kiln_report(stderr);
+    if (started)
+        exit(3);
+    fail();
+}
+#define must(condition) must_(condition, #condition, __LINE__)
 
 static void add(outcome *o, kiln_tensor *t)
 {
@@ -48,9 +70,17 @@ static void add(outcome *o, kiln_tensor *t)
             kiln_tensor *wide = kiln_cast(t, KILN_F64);
             int64_t n = kiln_numel(t);
             o->values = realloc(o->values, (size_t)(o->count + n) * sizeof *o->values);
-            assert_true(kiln_read(wide, o->values + o->count, (size_t)n * sizeof *o->values));
+            must(kiln_read(wide, o->values + o->count, (size_t)n * sizeof *o->values));
             o->count += n;
         }
+}
+
+static void add_loss(outcome *o, kiln_tensor *loss)
+{
+    add(o, loss);
+    o->last = o->values[o->count - 1];
+    o->first = o->count == 1 ? o->last : o->first;
+    kiln_release(loss);
 }
 
 static void outcome_free(outcome *o)
@@ -64,10 +94,16 @@ static void outcome_free(outcome *o)
 static kiln_tensor *labels(int step, int64_t n, int64_t classes)
 {
     int64_t values[256];
-    assert_true(n <= 256);
+    must(n <= 256);
     for (int64_t i = 0; i < n; i++)
         values[i] = (i * 7 + step * 3 + i * i % 5) % classes;
     return kiln_tensor_new(values, KILN_I64, KILN_SHAPE(n), kiln_default_device());
+}
+
+/* Whether weights are noted after this step. */
+static bool ends_part(int step)
+{
+    return step == EAGER_STEPS - 1 || step == STEPS - 1;
 }
 
 /* ---- Models ---- */
@@ -83,27 +119,26 @@ static kiln_tensor *loss_of(kiln_module *m, const model_entry *e, const model_op
     return kiln_cross_entropy(kiln_reshape(out, KILN_SHAPE(-1, o->vocabulary)), labels(step + 1, n, o->vocabulary));
 }
 
-static void train_model(const run_case *c, outcome *out)
+static void train_model(const run_case *c, int steps, outcome *out)
 {
     char why[256];
     model_options o = {0};
     const model_entry *e = model_find(c->model, &o, why, sizeof why);
     kiln_module *m = e ? e->build(o) : NULL;
     kiln_optim *adam = m ? kiln_optim_adam(kiln_parameters(m), .lr = 1e-3) : NULL;
-    assert_non_null(adam);
-    for (int i = 0; i < STEPS; i++) {
+    must(adam);
+    kiln_params p = kiln_parameters(m);
+    for (int i = 0; i < steps; i++) {
         kiln_tensor *loss = NULL;
         kiln_step {
             kiln_zero_grad(adam);
             loss = kiln_keep(loss_of(m, e, &o, c->batch, i));
-            assert_true(kiln_backward(loss) && kiln_optim_step(adam));
+            must(kiln_backward(loss) && kiln_optim_step(adam));
         }
-        add(out, loss);
-        kiln_release(loss);
+        add_loss(out, loss);
+        for (int64_t k = 0; ends_part(i) && k < p.count; k++)
+            add(out, p.tensors[k]);
     }
-    kiln_params p = kiln_parameters(m);
-    for (int64_t i = 0; i < p.count; i++)
-        add(out, p.tensors[i]);
     kiln_optim_free(adam);
     kiln_module_free(m);
 }
@@ -112,43 +147,42 @@ static void train_model(const run_case *c, outcome *out)
 
 enum { IN = 20, HIDDEN = 33, OUT = 7, TENSORS = 4 };
 
-static void train_plain(const run_case *c, outcome *out)
+static void train_plain(const run_case *c, int steps, outcome *out)
 {
     static const int64_t shapes[TENSORS][2] = {{HIDDEN, IN}, {HIDDEN}, {OUT, HIDDEN}, {OUT}};
     kiln_tensor *w[TENSORS], *loss = NULL;
     for (int k = 0; k < TENSORS; k++)
         kiln_scope
             w[k] = kiln_keep(kiln_cast(kiln_mul_scalar(core_data(k, k % 2 ? 1 : 2, shapes[k]), 0.3), c->dtype));
-    assert_true(kiln_eval());
+    must(kiln_eval());
     for (int k = 0; k < TENSORS; k++)
-        assert_non_null(kiln_requires_grad(w[k], true));
-    for (int i = 0; i < STEPS; i++) {
+        must(kiln_requires_grad(w[k], true));
+    for (int i = 0; i < steps; i++) {
         kiln_step {
             for (int k = 0; k < TENSORS; k++)
                 kiln_zero_grad_of(w[k]);
             kiln_tensor *x = kiln_cast(core_data(i + 9, KILN_SHAPE(c->batch, IN)), c->dtype);
             kiln_tensor *h = kiln_dropout(kiln_tanh(kiln_linear(x, w[0], w[1])), 0.2, true);
             loss = kiln_keep(kiln_cross_entropy(kiln_linear(h, w[2], w[3]), labels(i, c->batch, OUT)));
-            assert_true(kiln_backward(loss));
+            must(kiln_backward(loss));
             kiln_no_grad
                 for (int k = 0; k < TENSORS; k++)
-                    assert_true(kiln_assign(w[k], kiln_sub(w[k], kiln_mul_scalar(kiln_grad_of(w[k]), 0.1))));
+                    must(kiln_assign(w[k], kiln_sub(w[k], kiln_mul_scalar(kiln_grad_of(w[k]), 0.1))));
         }
-        add(out, loss);
-        kiln_release(loss);
+        add_loss(out, loss);
+        for (int k = 0; ends_part(i) && k < TENSORS; k++)
+            add(out, w[k]);
     }
-    for (int k = 0; k < TENSORS; k++) {
-        add(out, w[k]);
+    for (int k = 0; k < TENSORS; k++)
         kiln_release(w[k]);
-    }
 }
 
-static outcome run(const run_case *c)
+static outcome run(const run_case *c, int steps)
 {
     outcome out = {0};
     kiln_manual_seed(11);
-    c->model ? train_model(c, &out) : train_plain(c, &out);
-    assert_true(kiln_ok());
+    c->model ? train_model(c, steps, &out) : train_plain(c, steps, &out);
+    must(kiln_ok());
     return out;
 }
 
@@ -156,66 +190,104 @@ static outcome run(const run_case *c)
 
 static char program[512], folder[256];
 
-static int write_run(const char *name, const char *device, const char *path)
+static int write_run(const char *name, const char *device, int steps, const char *path)
 {
+    started = true;
+    last_words(MOST_SECONDS);
     kiln_device d = kiln_device_parse(device);
     if (d == KILN_NO_DEVICE || !kiln_set_default_device(d))
         return kiln_report(stderr);
     for (int i = 0; i < CASES; i++) {
         if (strcmp(cases[i].name, name))
             continue;
-        outcome o = run(&cases[i]);
+        outcome o = run(&cases[i], steps);
         FILE *f = fopen(path, "wb");
-        bool ok = f && fwrite(o.values, sizeof *o.values, (size_t)o.count, f) == (size_t)o.count && fclose(f) == 0;
+        must(f && fwrite(o.values, sizeof *o.values, (size_t)o.count, f) == (size_t)o.count && fclose(f) == 0);
         outcome_free(&o);
-        return ok ? 0 : 1;
+        return 0;
     }
     return 1;
 }
 
-/* The same run by another process, eager or not. */
-static outcome run_elsewhere(const run_case *c, bool eager, int64_t expected)
+/* This process's environment with two variables more; threads may be looking at it, so it is not changed itself. */
+static char **environment(const char *eager, const char *jit)
 {
-    char path[300], device[32];
+    static char *all[1024];
+    int n = 0;
+    for (char **e = environ; *e && n < 1000; e++)
+        if (strncmp(*e, "KILN_EAGER=", 11) && strncmp(*e, "KILN_CUDA_JIT=", 14))
+            all[n++] = *e;
+    all[n++] = (char *)(uintptr_t)eager;
+    all[n++] = (char *)(uintptr_t)jit;
+    all[n] = NULL;
+    return all;
+}
+
+static void fail_with_words(const run_case *c, const char *how, int status, const char *words)
+{
+    char line[512];
+    FILE *f = fopen(words, "r");
+    print_error("%s, %s: %s %d\n", c->name, how, WIFEXITED(status) ? "exit code" : "ended by signal",
+                WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    while (f && fgets(line, sizeof line, f))
+        print_error("%s", line);
+    if (f)
+        fclose(f);
+    fail();
+}
+
+/* The same run by another process; eager: its first steps. */
+static outcome run_elsewhere(const run_case *c, bool eager)
+{
+    char path[300], words[300], device[32], steps[16];
     pid_t child;
     int status;
     snprintf(path, sizeof path, "%s/%s", folder, c->name);
+    snprintf(words, sizeof words, "%s/words", folder);
     snprintf(device, sizeof device, "%s", kiln_device_name(kiln_default_device()));
-    char *arguments[] = {program, "--run", (char *)(uintptr_t)c->name, device, path, NULL};
-    setenv("KILN_EAGER", eager ? "1" : "0", 1);
-    int error = posix_spawn(&child, program, NULL, NULL, arguments, environ);
-    unsetenv("KILN_EAGER");
+    snprintf(steps, sizeof steps, "%d", eager ? EAGER_STEPS : STEPS);
+    char *arguments[] = {program, "--run", (char *)(uintptr_t)c->name, device, steps, path, NULL};
+    char **variables =
+        eager ? environment("KILN_EAGER=1", "KILN_CUDA_JIT=1") : environment("KILN_EAGER=0", "KILN_CUDA_JIT=wait");
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, words, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int error = posix_spawn(&child, program, &actions, NULL, arguments, variables);
+    posix_spawn_file_actions_destroy(&actions);
     if (error)
         fail_msg("%s cannot be started: %s", program, strerror(error));
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    outcome o = {expected, calloc((size_t)expected + 1, sizeof(double))};
+    if (status)
+        fail_with_words(c, eager ? "eager" : "in another process", status, words);
+    outcome o = {0};
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
-    assert_int_equal(fread(o.values, sizeof *o.values, (size_t)expected + 1, f), expected);
+    o.values = malloc(1 << 24);
+    o.count = (int64_t)fread(o.values, sizeof *o.values, (1 << 24) / sizeof *o.values, f);
     fclose(f);
     remove(path);
+    remove(words);
     return o;
 }
 
 /* ---- Comparing ---- */
 
+/* As far as b goes. */
 static void assert_same_bits(const run_case *c, const outcome *a, const outcome *b, const char *what)
 {
-    assert_int_equal(a->count, b->count);
-    for (int64_t i = 0; i < a->count; i++)
+    for (int64_t i = 0; i < b->count; i++)
         if (memcmp(&a->values[i], &b->values[i], sizeof *a->values))
-            fail_msg("%s, %s: value %lld (of which %d are losses) is %.17g instead of %.17g", c->name, what,
-                     (long long)i, STEPS, b->values[i], a->values[i]);
+            fail_msg("%s, %s: value %lld (the first %d are losses) is %.17g instead of %.17g", c->name, what,
+                     (long long)i, EAGER_STEPS, b->values[i], a->values[i]);
 }
 
 /* Losses one by one, weights by the norm of their difference. */
 static void assert_near_run(const run_case *c, const outcome *a, const outcome *b)
 {
     double difference = 0, norm = 0;
-    for (int64_t i = 0; i < a->count; i++) {
+    for (int64_t i = 0; i < b->count; i++) {
         double x = a->values[i], y = b->values[i];
-        if (i < STEPS)
+        if (i < EAGER_STEPS)
             assert_near(y, x, c->tolerance);
         difference += (x - y) * (x - y);
         norm += x * x;
@@ -227,18 +299,22 @@ static void assert_near_run(const run_case *c, const outcome *a, const outcome *
 static void check_case(const run_case *c)
 {
     kiln_plan_info info;
-    outcome first = run(c), second = run(c), other = run_elsewhere(c, false, first.count),
-            eager = run_elsewhere(c, true, first.count);
+    if (!suite_wants_named(c->name, c - cases))
+        skip_because("another shard's");
+    outcome first = run(c, STEPS), second = run(c, STEPS);
     assert_true(kiln_plan_last(&info) && info.replayed);
+    outcome other = run_elsewhere(c, false), eager = run_elsewhere(c, true);
+    assert_int_equal(second.count, first.count);
     assert_same_bits(c, &first, &second, "a second time");
+    assert_int_equal(other.count, first.count);
     assert_same_bits(c, &first, &other, "in another process");
+    assert_int_equal(eager.count, (first.count - STEPS) / 2 + EAGER_STEPS);
     bool exact = has_cpu_bits(kiln_default_device()) && (c->dtype == KILN_F32 || c->dtype == KILN_F64);
     if (exact)
         assert_same_bits(c, &first, &eager, "eager");
     else
         assert_near_run(c, &first, &eager);
-    bool learned = first.values[STEPS - 1] < first.values[0];
-    assert_true(learned || !c->model); /* it is training that is compared, not standing still */
+    assert_true(first.last < first.first || !c->model); /* it is training that is compared, not standing still */
     outcome_free(&first);
     outcome_free(&second);
     outcome_free(&other);
@@ -261,8 +337,8 @@ TEST(f16, 6)
 
 int main(int argc, char **argv)
 {
-    if (argc == 5 && !strcmp(argv[1], "--run"))
-        return write_run(argv[2], argv[3], argv[4]);
+    if (argc == 6 && !strcmp(argv[1], "--run"))
+        return write_run(argv[2], argv[3], atoi(argv[4]), argv[5]);
     const char *tmp = getenv("TMPDIR");
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     snprintf(folder, sizeof folder, "%.200s/kiln-replay-XXXXXX", tmp && *tmp ? tmp : "/tmp");
@@ -271,6 +347,7 @@ int main(int argc, char **argv)
         return 1;
     }
     unsetenv("KILN_EAGER");
+    last_words(0);
     const struct CMUnitTest tests[] = {
         core_test(test_mlp), core_test(test_lenet), core_test(test_gpt2), core_test(test_f64),
         core_test(test_f32), core_test(test_bf16),  core_test(test_f16),

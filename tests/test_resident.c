@@ -17,7 +17,7 @@ extern const kiln_op kiln_op_take_samples;
 #define skip_on_cpu()                                                                                                  \
     do {                                                                                                               \
         if (HERE == KILN_CPU)                                                                                          \
-            skip();                                                                                                    \
+            skip_because("about data sets that lie on a device other than the CPU");                                   \
     } while (0)
 
 static bool by_recipe(const kiln_tensor *t)
@@ -328,7 +328,7 @@ static void skip_unless_exact(void)
 {
     skip_on_cpu();
     if (!has_cpu_bits(HERE))
-        skip();
+        skip_because("about limits to the byte: a GPU's memory comes in larger pieces");
 }
 
 static void test_no_room(void **state)
@@ -387,7 +387,7 @@ static void test_device_refuses(void **state)
     (void)state;
     kiln_sim_control_fn control = sim_switch();
     if (HERE == KILN_CPU || !control)
-        skip();
+        skip_because("about faults of simulated devices");
     for (int64_t n = 0; n < 6; n++) {
         kiln_dataset *d = idx_set(true);
         kiln_memory_trim(HERE);

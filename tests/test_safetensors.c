@@ -393,7 +393,7 @@ static void test_full_disk(void **state)
     (void)state;
     const char *path = files_path("full.safetensors");
     if (kiln_default_device() != KILN_CPU)
-        skip(); /* devices with threads of their own do not survive fork */
+        skip_because("a device with threads of its own does not survive fork");
     assert_true(save_one(path, 1));
     pid_t child = fork();
     if (child == 0) {

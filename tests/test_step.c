@@ -203,7 +203,7 @@ static void test_bad_label(void **state)
 {
     (void)state;
     if (core_eager() && kiln_default_device() != KILN_CPU)
-        skip(); /* run node by node, behind a queue: part of the step has run before the error is known */
+        skip_because("eager, behind a queue: part of the step has run before the error is known");
     snapshot want[6];
     for (int bad = 0; bad < 4;
          bad++) { /* no bad step; one that sees the error at its end; two that see it on the way */
@@ -237,7 +237,7 @@ static void test_bad_label_keeps_gradients(void **state)
 {
     (void)state;
     if (core_eager() || kiln_default_device() != KILN_CPU)
-        skip();
+        skip_because("about an error that is known at once: the CPU, not eagerly");
     kiln_scope {
         kiln_tensor *table = kiln_requires_grad(core_data(3, KILN_SHAPE(4, 2)), true);
         const int64_t good[2] = {1, 3}, bad[2] = {1, 4};

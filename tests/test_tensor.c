@@ -171,7 +171,7 @@ static void test_moving(void **state)
     if (here == KILN_CPU)
         there = kiln_device_count("sim", NULL, 0) > 0 ? kiln_device_parse("sim:0") : KILN_NO_DEVICE;
     if (there == KILN_NO_DEVICE)
-        skip();
+        skip_because("needs a second device");
     kiln_scope {
         kiln_tensor *w = kiln_requires_grad(kiln_of_f32(((float[]){1, 2, 3, 4}), 2, 2), true);
         kiln_tensor *y = kiln_to(kiln_transpose(kiln_square(w), 0, 1), there);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "support/skip.h"
 #include "support/train.h"
 
 /* ctest: name=split env=KILN_NUM_THREADS=2 */
@@ -317,7 +318,7 @@ static void test_pending_elsewhere(void **state)
     (void)state;
     const char *eager = getenv("KILN_EAGER");
     if (eager && *eager && strcmp(eager, "0") != 0)
-        skip(); /* nothing is ever pending */
+        skip_because("eager: nothing is ever pending");
     meeting m = {0};
     pthread_t thread;
     uint64_t before = memory_in_use(KILN_CPU);

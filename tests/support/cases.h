@@ -19,7 +19,8 @@ typedef struct test_case {
     const kiln_op *op;
     int number; /* which one of the operation's: part of the seed of its data */
     const char *text;
-    bool big; /* one layout is enough: it is about how work is split */
+    bool big;  /* one layout is enough: it is about how work is split */
+    bool path; /* it is the one that takes a device down some path: never left out */
     int nin;
     case_operand in[KILN_MAX_INPUTS];
     kiln_attrs attrs;
@@ -43,6 +44,6 @@ int64_t case_count(const case_operand *o); /* elements */
 typedef struct extra_case {
     const char *op, *text;
 } extra_case;
-extern const extra_case extra_cases[], big_cases[];
+extern const extra_case extra_cases[], big_cases[], path_cases[];
 
 #endif

@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "support/skip.h"
 
 static char command[PATH_MAX]; /* the program under test */
 static char *out, *err;        /* what it said last */

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include "kiln.h"
 #include "support/devices.h"
+#include "support/skip.h"
 
 /* Scopes nested in one function each declare a variable of the same name. */
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -31,7 +32,7 @@ static inline bool core_eager(void)
 #define skip_if_eager()                                                                                                \
     do {                                                                                                               \
         if (core_eager())                                                                                              \
-            skip();                                                                                                    \
+            skip_because("eager: about kernels, plans or replays");                                                    \
     } while (0)
 
 /* A tensor of the default device filled with a fixed sequence of numbers between -1 and 1 that `seed` chooses. */

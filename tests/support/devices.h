@@ -16,7 +16,8 @@ bool has_cpu_bits(kiln_device device);
 /* What main returns: not 0 after failures, TEST_SKIPPED when a device of KILN_TEST_DEVICES was not there. */
 int test_exit(int failed);
 
-/* Around each test: all memory it took from any device must have been given back. */
+/* Around each test: all memory it took from any device must have been given back to the device's pool, by tensors and
+ * by steps, and the pool, the arena of steps included, must be able to give all of it back to the device. */
 int memory_before(void **state);
 int memory_after(void **state);
 

@@ -1,4 +1,5 @@
-/* Cases beyond those in the records: odd shapes in all layouts, and big ones, which kernels split into many tasks. */
+/* Cases beyond those in the records: odd shapes in all layouts, big ones, which kernels split into many tasks, and
+ * sizes at which devices take other ways than for the rest. */
 #include <stddef.h>
 #include "support/cases.h"
 
@@ -142,5 +143,39 @@ const extra_case big_cases[] = {
     {"lstm_cells_grad", "x[3,60,256] x[4,60,64] x[256,64] x[4,60,64] - -"},
     {"attention", "x[2,300,32] x[2,300,32] x[2,300,32] | 1 | 0.1"},
     {"attention_grad", "x[24,100,16] x[24,100,16] x[24,100,16] x[24,100,16] x[24,100] x[24,100,16] - | 1 | 0.1"},
+    {NULL, NULL},
+};
+
+/* With these every kernel of CUDA runs that sizes can choose, each tile of small products (device/cuda/tile.c)
+ * included. What needs 2^31 elements, or more than 3000 units of an LSTM, is not among them. */
+const extra_case path_cases[] = {
+    {"matmul", "x[1,37] x[37,1]"},
+    {"matmul", "x[41,37] x[37,1]"},
+    {"matmul", "x[1,37] x[37,239]"},
+    {"matmul", "x[17,37] x[37,733]"},
+    {"matmul", "x[17,91] x[91,1058]"},
+    {"matmul", "x[417,3] x[3,131]"},
+    {"matmul", "x[135,37] x[37,837]"},
+    {"matmul", "x[1058,37] x[37,200]"},
+    {"matmul", "x[3,17000] x[17000,2]"},
+    {"softmax", "x[4,33] | 1"},
+    {"softmax", "x[4,301] | 1"},
+    {"normalize_rows", "x[4,301] | 1 | 1e-5"},
+    {"layer_norm_rows_grad", "x[4,301] x[4] x[4] x[4,301] x[301] | 1"},
+    {"argmax", "d[300,40] | 0 0"},
+    {"topk", "d[2,2100] | 7 1 1"},
+    {"index_select", "x[5,0] i5[3] | 0"},
+    {"as_strided_put", "x[40] x[2,2,3] | 20 6 1 2"},
+    {"max_pool", "d[1,2,12,12] | 6 6 3 3 0 0 1 1 3 3"},
+    {"attention", "x[2,9,48] x[2,9,48] x[2,9,48] | 1 | 0.2"},
+    {"attention", "x[2,9,80] x[2,9,80] x[2,9,80] | 0 | 0.1"},
+    {"attention_grad", "x[2,9,80] x[2,9,80] x[2,9,80] x[2,9,80] x[2,9] x[2,9,80] - | 1 | 0.1"},
+    {"lstm_cells", "x[1,3,1536] x[3,384] x[3,384] x[1536,384]"},
+    {"lstm_cells", "x[1,1,6144] x[1,1536] x[1,1536] x[6144,1536]"},
+    {"lstm_cells", "x[1,1500,64] x[1500,16] x[1500,16] x[64,16]"},
+    {"lstm_cells", "x[1,1500,256] x[1500,64] x[1500,64] x[256,64]"},
+    {"lstm_cells_grad", "x[1,1,6144] x[2,1,1536] x[6144,1536] x[2,1,1536] - -"},
+    {"lstm_cells_grad", "x[1,1500,256] x[2,1500,64] x[256,64] x[2,1500,64] - -"},
+    {"lstm_cells_grad", "x[1,6100,64] x[2,6100,16] x[64,16] x[2,6100,16] - -"},
     {NULL, NULL},
 };

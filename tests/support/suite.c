@@ -99,7 +99,8 @@ static int listed_cases(const kiln_op *op, const extra_case *list, int number,
             complain(op->name, "%s", why);
             continue;
         }
-        c.big = list == big_cases;
+        c.big = list == big_cases || list == path_cases;
+        c.path = list == path_cases;
         f(&c, context);
     }
     return number;
@@ -113,12 +114,14 @@ static void every_case(const kiln_op *op, void (*f)(const test_case *c, void *co
         number = listed_cases(op, own, number, f, context);
     }
     number = listed_cases(op, extra_cases, number, f, context);
-    listed_cases(op, big_cases, number, f, context);
+    number = listed_cases(op, big_cases, number, f, context);
+    listed_cases(op, path_cases, number, f, context);
 }
 
-/* The few cases of the small mode: some of the record's, one of nothing, one of odd sizes, one that is split up. */
-enum { PICK_OWN, PICK_EMPTY, PICK_ODD, PICK_BIG, PICKS };
-static const int most[PICKS] = {3, 1, 1, 1};
+/* The few cases of the small mode: some of the record's, one of nothing, one of odd sizes, one that is split up, and
+ * all that have a path of their own. */
+enum { PICK_OWN, PICK_EMPTY, PICK_ODD, PICK_BIG, PICK_PATH, PICKS };
+static const int most[PICKS] = {3, 1, 1, 1, 100};
 
 typedef struct picker {
     void (*f)(const test_case *c, void *context);
@@ -132,7 +135,7 @@ static void pick(const test_case *c, void *context)
     bool empty = false;
     for (int k = 0; k < c->nin; k++)
         empty |= c->in[k].kind != '-' && case_count(&c->in[k]) == 0;
-    int kind = c->big ? PICK_BIG : empty ? PICK_EMPTY : c->number < p->own ? PICK_OWN : PICK_ODD;
+    int kind = c->path ? PICK_PATH : c->big ? PICK_BIG : empty ? PICK_EMPTY : c->number < p->own ? PICK_OWN : PICK_ODD;
     if (p->taken[kind]++ < most[kind])
         p->f(c, p->context);
 }

@@ -1,10 +1,12 @@
 /* Generated kernels of a device: a table of texts, and a thread that compiles them one after the other. What is
  * captured meanwhile interprets. Kernels of whole steps come first; after each of them, and when nothing is left to do,
  * the generation changes and graphs are captured anew. */
+#define _GNU_SOURCE /* gettid */
 #include "device/cuda/codegen.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/alloc.h"
 #include "core/hash.h"
 
@@ -21,6 +23,7 @@ struct kiln_cuda_codegen {
     pthread_cond_t changed;
     pthread_t thread;
     bool running, ending;
+    bool waited_for; /* whoever asks for a kernel waits until it is there */
     entry *entries;
     int64_t nentries, capacity, waiting;
     bool news; /* kernels that no generation speaks of yet */
@@ -39,16 +42,34 @@ static uint64_t hash_text(const char *text)
 
 /* ---- The thread ---- */
 
-static bool take_cubin(void *context, const void *cubin, size_t bytes)
+typedef struct loading {
+    const struct kiln_cuda_codegen *gen;
+    entry made;
+} loading;
+
+static bool load(entry *e, const void *cubin)
 {
-    (void)bytes;
-    entry *e = context;
     if (cudaLibraryLoadData(&e->library, cubin, NULL, NULL, 0, NULL, NULL, 0) == cudaSuccess &&
         cudaLibraryGetKernel(&e->kernel, e->library, "kiln_generated") == cudaSuccess)
         return true;
     e->kernel = NULL;
     cudaGetLastError();
     return false;
+}
+
+/* With the device's lock: not while a step is captured, launched or disposed of. Whoever waits for the kernel has that
+ * lock already, and does nothing meanwhile. */
+static bool take_cubin(void *context, const void *cubin, size_t bytes)
+{
+    (void)bytes;
+    loading *l = context;
+    kiln_cuda_device *d = l->gen->device;
+    if (l->gen->waited_for)
+        return load(&l->made, cubin);
+    pthread_mutex_lock(&d->lock);
+    bool ok = load(&l->made, cubin);
+    pthread_mutex_unlock(&d->lock);
+    return ok;
 }
 
 static int64_t next_entry(const struct kiln_cuda_codegen *gen)
@@ -65,16 +86,16 @@ static void stop_all(void);
 /* With the lock, which is given up meanwhile. Errors here are nobody's: what cannot be compiled is interpreted. */
 static void compile_one(struct kiln_cuda_codegen *gen, int64_t i)
 {
-    entry made = {0};
+    loading l = {.gen = gen};
     const char *text = gen->entries[i].text; /* stays where it is while the table grows */
     pthread_mutex_unlock(&gen->lock);
-    if (!kiln_cuda_compile(text, gen->device->capability, take_cubin, &made))
+    if (!kiln_cuda_compile(text, gen->device->capability, take_cubin, &l))
         kiln_error_clear();
     atexit(stop_all);
     pthread_mutex_lock(&gen->lock);
     entry *e = &gen->entries[i];
-    e->library = made.library;
-    e->kernel = made.kernel;
+    e->library = l.made.library;
+    e->kernel = l.made.kernel;
     e->done = true;
     gen->waiting--;
     gen->news |= e->kernel != NULL;
@@ -116,15 +137,35 @@ static void stop_thread(struct kiln_cuda_codegen *gen)
 }
 
 /* The runtime and the compiler take themselves apart when the process ends, and a thread that still uses them would
- * meet what is half gone. What is registered last runs first: so this is registered when the thread begins, which is
- * after the runtime; again when the compiler has set itself up; and after each kernel, since compiling may set up more.
- * The kernel that is being compiled then is waited for. */
+ * meet what is half gone. The kernel that is being compiled then is waited for. */
 static void stop_all(void)
 {
     pthread_mutex_lock(&all_lock);
     for (struct kiln_cuda_codegen *gen = all; gen; gen = gen->next)
         stop_thread(gen);
     pthread_mutex_unlock(&all_lock);
+}
+
+static void stop_all_for(void *nobody)
+{
+    (void)nobody;
+    stop_all();
+}
+
+/* What exit does first is to destroy the calling thread's own objects, as C++ wants it: before anything that was
+ * registered with atexit, by the driver in the middle of a compilation for instance. The C library's function for that
+ * has no header. The main thread's objects stay until then; those of other threads do not, and where one of them ends
+ * the process, or the C library is another one, atexit has to do: what is registered last runs first, so stop_all is
+ * registered when the thread begins, which is after the runtime; again when the compiler has set itself up; and after
+ * each kernel. */
+extern int __cxa_thread_atexit_impl(void (*destroy)(void *object), void *object, void *within) __attribute__((weak));
+
+static void stop_before_exit(void)
+{
+    static _Thread_local bool registered;
+    if (registered || getpid() != gettid() || !__cxa_thread_atexit_impl)
+        return;
+    registered = __cxa_thread_atexit_impl(stop_all_for, NULL, &all_lock) == 0;
 }
 
 static void enter_list(struct kiln_cuda_codegen *gen)
@@ -148,12 +189,13 @@ static void leave_list(const struct kiln_cuda_codegen *gen)
 }
 
 /* With the device's lock held, as all launchers are called. */
-static bool open_codegen(kiln_cuda_device *d)
+static bool open_codegen(kiln_cuda_device *d, bool waited_for)
 {
     struct kiln_cuda_codegen *gen = kiln_alloc_zero(1, sizeof *gen);
     if (!gen)
         return false;
     gen->device = d;
+    gen->waited_for = waited_for;
     pthread_mutex_init(&gen->lock, NULL);
     pthread_cond_init(&gen->changed, NULL);
     enter_list(gen);
@@ -210,8 +252,9 @@ bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, 
     int how = kiln_cuda_compiles();
     if (how == 0)
         return true;
-    if (!d->gen && !open_codegen(d))
+    if (!d->gen && !open_codegen(d, how == 2))
         return false;
+    stop_before_exit();
     struct kiln_cuda_codegen *gen = d->gen;
     if (!gen->running)
         return true;
@@ -222,7 +265,7 @@ bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, 
         kiln_cuda_compiler_prepare(text, d->capability, stop_all);
         ok = add_entry(gen, hash, text, urgent);
     }
-    while (ok && how == 2 && gen->waiting && !gen->ending)
+    while (ok && gen->waited_for && gen->waiting && !gen->ending)
         pthread_cond_wait(&gen->changed, &gen->lock);
     if (ok)
         *kernel = (const void *)find_entry(gen, hash, text)->kernel;
