@@ -5,6 +5,7 @@
 #define KILN_CUDA_WALK_CUH
 
 #include "device/cuda/fold.cuh"
+#include "device/cuda/halves.cuh"
 #include "device/cuda/picks.cuh"
 #include "device/cuda/samples.cuh"
 #include "device/cuda/softmax.cuh"
@@ -73,7 +74,7 @@ template <typename P> struct group_sink {
     }
 };
 
-/* Rows of softmax: short ones, or a warp each. */
+/* Rows of softmax: short ones, or up to a warp each. */
 template <typename T>
 KILN_PW_INLINE void softmax_short_step(const void *x, void *y, int64_t rows, int n, bool log_of, seat s)
 {
@@ -82,12 +83,18 @@ KILN_PW_INLINE void softmax_short_step(const void *x, void *y, int64_t rows, int
                      log_of);
 }
 
-template <typename T, int V>
+/* ALIGNED: x and y, to 16 bytes. */
+template <typename T, bool ALIGNED>
 KILN_PW_INLINE void softmax_step(const void *x, void *y, int64_t rows, int64_t n, bool log_of, seat s)
 {
-    int64_t warps = blockDim.x / 32;
-    softmax_teams<T, false, V>((const T *)x, (T *)y, s.block * warps + threadIdx.x / 32, s.blocks * warps, rows, n,
-                               log_of);
+    typedef kiln_holding<T> holding;
+    const softmax_rows<T> p = {(const T *)x, (T *)y, rows, n, ALIGNED, nullptr};
+    const kiln_crew<false> c(holding::team(n));
+    for (int64_t first = s.block * c.teams; first < rows; first += s.blocks * c.teams)
+        if (holding::packs(n))
+            softmax_held<T, holding::pack, holding::least>(p, c, first, log_of);
+        else
+            softmax_held<T, 1, holding::least>(p, c, first, log_of);
 }
 
 /* argmax and argmin of short rows, a thread each: the first of equal ones, and a NaN beats all numbers. */
