@@ -11,9 +11,11 @@ enum { ROWS = 16384, COLUMNS = 16384 };
 static const size_t gibibyte = (size_t)1 << 30;
 
 typedef struct tensors {
-    kiln_tensor *x, *y;         /* [ROWS, COLUMNS] */
-    kiln_tensor *column;        /* [ROWS, 1] */
-    kiln_tensor *weight, *bias; /* [COLUMNS] */
+    kiln_tensor *x, *y;                          /* [ROWS, COLUMNS] */
+    kiln_tensor *column;                         /* [ROWS, 1] */
+    kiln_tensor *weight, *bias;                  /* [COLUMNS] */
+    kiln_tensor *half, *half_weight, *half_bias; /* x, weight and bias in bf16 */
+    int64_t row;                                 /* elements that rows are to have */
 } tensors;
 
 /* ---- The work: each a fresh tensor, or t->y when it is assigned to ---- */
@@ -74,34 +76,58 @@ static kiln_tensor *max_rows(tensors *t)
     return kiln_amax(t->x, KILN_DIMS(1), true);
 }
 
+static kiln_tensor *rows_of(tensors *t, kiln_tensor *x)
+{
+    return kiln_reshape(x, KILN_SHAPE(kiln_numel(x) / t->row, t->row));
+}
+
 static kiln_tensor *softmax(tensors *t)
 {
-    return kiln_softmax(t->x, 1);
+    return kiln_softmax(rows_of(t, t->x), 1);
+}
+
+static kiln_tensor *half_softmax(tensors *t)
+{
+    return kiln_softmax(rows_of(t, t->half), 1);
+}
+
+static kiln_tensor *norm(tensors *t, kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias)
+{
+    return kiln_layer_norm(rows_of(t, x), KILN_SHAPE(t->row), kiln_slice(weight, 0, 0, t->row, 1),
+                           kiln_slice(bias, 0, 0, t->row, 1), 1e-5);
 }
 
 static kiln_tensor *layer_norm(tensors *t)
 {
-    return kiln_layer_norm(t->x, KILN_SHAPE(COLUMNS), t->weight, t->bias, 1e-5);
+    return norm(t, t->x, t->weight, t->bias);
+}
+
+static kiln_tensor *half_layer_norm(tensors *t)
+{
+    return norm(t, t->half, t->half_weight, t->half_bias);
 }
 
 static const struct work {
     const char *name, *what;
     double gibibytes; /* read and written at least */
     kiln_tensor *(*record)(tensors *t);
+    int64_t shortest; /* of its rows; longer ones follow, up to COLUMNS */
 } works[] = {
-    {"copy", "y = x", 2, copy},
-    {"chain", "y = relu(x*a + b) * x", 2, chain},
-    {"update", "y = y*a + x*b", 3, update},
-    {"gelu", "y = gelu(x)", 2, gelu},
-    {"bf16", "y = bf16(x*a)", 1.5, halve},
-    {"broadcast", "y = (x + row) * column", 2, rows_and_columns},
-    {"sum", "sum of all", 1, sum},
-    {"squares", "sum of x*x", 1, squares},
-    {"sum_rows", "sum of each row", 1, sum_rows},
-    {"sum_columns", "sum of each column", 1, sum_columns},
-    {"max_rows", "largest of each row", 1, max_rows},
-    {"softmax", "softmax of each row", 2, softmax},
-    {"layer_norm", "layer norm of each row", 2, layer_norm},
+    {"copy", "y = x", 2, copy, COLUMNS},
+    {"chain", "y = relu(x*a + b) * x", 2, chain, COLUMNS},
+    {"update", "y = y*a + x*b", 3, update, COLUMNS},
+    {"gelu", "y = gelu(x)", 2, gelu, COLUMNS},
+    {"bf16", "y = bf16(x*a)", 1.5, halve, COLUMNS},
+    {"broadcast", "y = (x + row) * column", 2, rows_and_columns, COLUMNS},
+    {"sum", "sum of all", 1, sum, COLUMNS},
+    {"squares", "sum of x*x", 1, squares, COLUMNS},
+    {"sum_rows", "sum of each row", 1, sum_rows, COLUMNS},
+    {"sum_columns", "sum of each column", 1, sum_columns, COLUMNS},
+    {"max_rows", "largest of each row", 1, max_rows, COLUMNS},
+    {"softmax", "softmax of each row", 2, softmax, 256},
+    {"softmax_bf16", "softmax of each row in bf16", 1, half_softmax, 256},
+    {"layer_norm", "layer norm of each row", 2, layer_norm, 256},
+    {"layer_norm_bf16", "layer norm of each row in bf16", 1, half_layer_norm, 256},
 };
 
 /* ---- Kiln and the copy ---- */
@@ -151,13 +177,16 @@ static tensors make_tensors(void)
     t.column = kiln_keep(kiln_ones(KILN_SHAPE(ROWS, 1), KILN_F32));
     t.weight = kiln_keep(kiln_randn(KILN_SHAPE(COLUMNS), KILN_F32));
     t.bias = kiln_keep(kiln_randn(KILN_SHAPE(COLUMNS), KILN_F32));
+    t.half = kiln_keep(kiln_cast(t.x, KILN_BF16));
+    t.half_weight = kiln_keep(kiln_cast(t.weight, KILN_BF16));
+    t.half_bias = kiln_keep(kiln_cast(t.bias, KILN_BF16));
     kiln_eval();
     return t;
 }
 
 static void free_tensors(tensors *t)
 {
-    kiln_tensor *all[] = {t->x, t->y, t->column, t->weight, t->bias};
+    kiln_tensor *all[] = {t->x, t->y, t->column, t->weight, t->bias, t->half, t->half_weight, t->half_bias};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         kiln_release(all[i]);
 }
@@ -173,9 +202,10 @@ static void measure(const struct work *w, tensors *t, kiln_device device, theirs
     kiln_plan_info info = {0};
     kiln_plan_last(&info);
     double ours_gbs = bytes / seconds[0] / 1e9, copy_gbs = 2.0 * (double)gibibyte / seconds[1] / 1e9;
-    printf("{\"work\": \"memory %s\", \"what\": \"%s\", \"us\": %.1f, \"gb_s\": %.0f, \"copy_gb_s\": %.0f, "
-           "\"of_copy\": %.3f, \"kernels\": %d}\n",
-           w->name, w->what, 1e6 * seconds[0], ours_gbs, copy_gbs, ours_gbs / copy_gbs, (int)info.kernels);
+    printf(
+        "{\"work\": \"memory %s\", \"what\": \"%s\", \"row\": %d, \"us\": %.1f, \"gb_s\": %.0f, \"copy_gb_s\": %.0f, "
+        "\"of_copy\": %.3f, \"kernels\": %d}\n",
+        w->name, w->what, (int)t->row, 1e6 * seconds[0], ours_gbs, copy_gbs, ours_gbs / copy_gbs, (int)info.kernels);
     fflush(stdout);
 }
 
@@ -190,7 +220,8 @@ int main(int argc, char **argv)
     PEER(&peer.peer, cuMemsetD8Async, peer.from, 1, gibibyte, peer.peer.stream);
     for (size_t i = 0; kiln_ok() && i < sizeof works / sizeof *works; i++)
         if (bench_wanted(works[i].name, argc, argv))
-            measure(&works[i], &t, device, &peer);
+            for (t.row = works[i].shortest; t.row <= COLUMNS; t.row *= 4)
+                measure(&works[i], &t, device, &peer);
     PEER(&peer.peer, cuMemFree, peer.from);
     PEER(&peer.peer, cuMemFree, peer.to);
     free_tensors(&t);

@@ -1,6 +1,7 @@
 /* layer_norm_rows and its gradient: the nodes behind layer_norm, each one pass over the rows. */
 #include <string.h>
 #include "ops/helpers.h"
+#include "ops/widen.h"
 
 extern const kiln_op kiln_op_layer_norm_rows_grad;
 
@@ -27,7 +28,7 @@ static bool row_shape_fits(const kiln_call *c, int operand, int n)
 /* ---- layer_norm_rows ---- */
 
 /* A row is the last n dims: y = (x - mean)·rstd·weight + bias, weight and bias of a row's shape or absent. Outputs y,
- * and mean and rstd, which have one element a row. */
+ * and mean and rstd, which have one element a row, in f32 where x is half. */
 static bool layer_norm_rows_infer(kiln_call *c)
 {
     const kiln_tensor *x = c->in[0];
@@ -36,15 +37,30 @@ static bool layer_norm_rows_infer(kiln_call *c)
         !row_shape_fits(c, 1, n) || !row_shape_fits(c, 2, n))
         return false;
     kiln_desc_like(&c->out[0], x);
-    kiln_desc_set(&c->out[1], (kiln_dtype)x->dtype, x->ndim - n, x->shape);
+    kiln_desc_set(&c->out[1], kiln_is_half(x->dtype) ? KILN_F32 : (kiln_dtype)x->dtype, x->ndim - n, x->shape);
     c->out[2] = c->out[1];
     return true;
+}
+
+/* Half precision is for storage: the kernel for f32 does it. */
+static bool compose_widened(kiln_call *c, kiln_tensor **out)
+{
+    kiln_tensor *in[3] = {NULL};
+    for (int k = 0; k < c->nin; k++)
+        if (c->in[k] && !(in[k] = kiln_widen(c->in[k])))
+            return false;
+    if (!kiln_op_call(c->op, in, c->nin, &c->attrs, out))
+        return false;
+    out[0] = kiln_cast(out[0], c->out[0].dtype);
+    return out[0] != NULL;
 }
 
 static bool layer_norm_rows_compose(kiln_call *c, kiln_tensor **out)
 {
     kiln_tensor *x = c->in[0], *weight = c->nin > 1 ? c->in[1] : NULL, *bias = c->nin > 2 ? c->in[2] : NULL;
     int n = (int)c->attrs.i[0];
+    if (kiln_is_half((kiln_dtype)x->dtype))
+        return compose_widened(c, out);
     kiln_tensor *mean = kiln_mean(x, n, last_dims, true), *d = kiln_sub(x, mean);
     kiln_tensor *rstd = kiln_rsqrt(kiln_add_scalar(kiln_mean(kiln_square(d), n, last_dims, true), c->attrs.f[0]));
     kiln_tensor *y = kiln_mul(d, rstd);
@@ -60,7 +76,7 @@ static bool layer_norm_rows_compose(kiln_call *c, kiln_tensor **out)
 static kiln_tensor *add_figures(kiln_grad_call *g, kiln_tensor *gx)
 {
     int n = (int)g->attrs->i[0];
-    kiln_tensor *x = g->in[0];
+    kiln_tensor *x = kiln_widen(g->in[0]);
     double row = (double)kiln_count(n, x->shape + x->ndim - n);
     if (g->gout[1])
         gx = kiln_add(gx, kiln_div_scalar(beside_rows(g->gout[1], n), row));
@@ -74,21 +90,23 @@ static kiln_tensor *add_figures(kiln_grad_call *g, kiln_tensor *gx)
 
 static bool layer_norm_rows_rule(kiln_grad_call *g)
 {
+    kiln_dtype dtype = (kiln_dtype)g->in[0]->dtype;
     kiln_tensor *outs[KILN_MAX_OUTPUTS], *gy = g->gout[0] ? g->gout[0] : kiln_zeros_like(g->out[0]);
-    kiln_tensor *in[] = {g->in[0], g->out[1], g->out[2], gy, g->nin > 1 ? g->in[1] : NULL};
+    kiln_tensor *weight = kiln_widen(g->nin > 1 ? g->in[1] : NULL);
+    kiln_tensor *in[] = {kiln_widen(g->in[0]), g->out[1], g->out[2], kiln_widen(gy), weight};
     if (!kiln_op_call(&kiln_op_layer_norm_rows_grad, in, 5, KILN_I(g->attrs->i[0]), outs))
         return false;
-    g->gin[0] = add_figures(g, outs[0]);
-    g->gin[1] = outs[1];
-    g->gin[2] = outs[2];
-    return g->gin[0] != NULL;
+    g->gin[0] = kiln_cast(add_figures(g, outs[0]), dtype);
+    g->gin[1] = kiln_cast(outs[1], dtype);
+    g->gin[2] = kiln_cast(outs[2], dtype);
+    return g->gin[0] && g->gin[1] && g->gin[2];
 }
 
 const kiln_op kiln_op_layer_norm_rows = {
     .name = "layer_norm_rows",
     .attrs = "n | eps",
     .cls = KILN_CLASS_ROWS,
-    .dtypes = 1 << KILN_F32 | 1 << KILN_F64,
+    .dtypes = KILN_T_FLOATS,
     .min_in = 1,
     .max_in = 3,
     .nout = 3,

@@ -27,7 +27,7 @@ static kiln_tensor *shifted(kiln_tensor *x, int64_t dim)
     return kiln_sub(x, largest);
 }
 
-/* For devices without a kernel, and in half precision, where the kernel for f32 does it. */
+/* For devices without a kernel; in half precision the kernel for f32 does it. */
 static bool softmax_compose(kiln_call *c, kiln_tensor **out)
 {
     kiln_tensor *x = c->in[0];
@@ -43,9 +43,9 @@ static bool softmax_compose(kiln_call *c, kiln_tensor **out)
 
 static bool softmax_grad(kiln_grad_call *g)
 {
-    kiln_tensor *y = g->out[0], *gy = g->gout[0];
+    kiln_tensor *y = kiln_widen(g->out[0]), *gy = kiln_widen(g->gout[0]);
     kiln_tensor *along = kiln_sum(kiln_mul(gy, y), 1, &g->attrs->i[0], true);
-    g->gin[0] = kiln_mul(y, kiln_sub(gy, along));
+    g->gin[0] = kiln_cast(kiln_mul(y, kiln_sub(gy, along)), (kiln_dtype)g->out[0]->dtype);
     return g->gin[0] != NULL;
 }
 
@@ -64,9 +64,9 @@ static bool log_softmax_compose(kiln_call *c, kiln_tensor **out)
 
 static bool log_softmax_grad(kiln_grad_call *g)
 {
-    kiln_tensor *gy = g->gout[0];
+    kiln_tensor *y = kiln_widen(g->out[0]), *gy = kiln_widen(g->gout[0]);
     kiln_tensor *along = kiln_sum(gy, 1, &g->attrs->i[0], true);
-    g->gin[0] = kiln_sub(gy, kiln_mul(kiln_exp(g->out[0]), along));
+    g->gin[0] = kiln_cast(kiln_sub(gy, kiln_mul(kiln_exp(y), along)), (kiln_dtype)g->out[0]->dtype);
     return g->gin[0] != NULL;
 }
 
@@ -252,9 +252,13 @@ static bool row_norm_infer(kiln_call *c)
     return true;
 }
 
+/* In half precision throughout, or with what is half widened. */
 static bool layer_norm_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *in[3] = {kiln_widen(c->in[0])}, *outs[KILN_MAX_OUTPUTS];
+    bool same = true;
+    for (int k = 1; k < c->nin; k++)
+        same &= !c->in[k] || c->in[k]->dtype == c->in[0]->dtype;
+    kiln_tensor *in[3] = {same ? c->in[0] : kiln_widen(c->in[0])}, *outs[KILN_MAX_OUTPUTS];
     kiln_attrs a = {.nints = 1, .nfloats = 1, .i = {c->attrs.nints}, .f = {c->attrs.f[0]}};
     for (int k = 1; in[0] && k < c->nin; k++)
         if (c->in[k] && !(in[k] = kiln_cast(c->in[k], (kiln_dtype)in[0]->dtype)))

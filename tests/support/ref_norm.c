@@ -337,12 +337,14 @@ static void run_attention_grad(ref_call *c)
     free(w);
 }
 
-/* x, weight, bias; the integer is the number of dims of a row -> y, mean, rstd */
+/* x, weight, bias; the integer is the number of dims of a row -> y, mean, rstd (these in f32 where x is half) */
 static void run_layer_norm_rows(ref_call *c)
 {
     const ref_tensor *w = operand(c, 1), *b = operand(c, 2);
     run_normalize_rows(c);
     ref_tensor *y = &c->out[0];
+    if (y->dtype == KILN_F16 || y->dtype == KILN_BF16)
+        c->out[1].dtype = c->out[2].dtype = KILN_F32;
     int64_t row = c->out[1].count ? y->count / c->out[1].count : 1;
     for (int64_t i = 0; i < y->count; i++) {
         double scale = w ? w->data[i % row] : 1, shift = b ? b->data[i % row] : 0;

@@ -7,7 +7,7 @@
 
 enum {
     MOST_BYTES = 48 << 20, /* that a kernel moves: above, launching it by itself costs little */
-    WARP_ROW = 256,        /* softmax: shorter rows always belong to a warp */
+    WARP_ROW = 256,        /* softmax: shorter rows never belong to more than a warp */
     FOUND_BY_ONE = 64,     /* argmax: elements of a row that one thread goes through */
     MOST_UNITS = 264,      /* of a step whose threads go on with the next elements by themselves: two a block */
     FOLDING = 16 * 1024,   /* bytes of shared memory that reductions take */
@@ -43,6 +43,11 @@ static bool is_softmax(const kiln_kernel *k)
     return is(k, "softmax") || is(k, "log_softmax");
 }
 
+static bool is_half(const kiln_operand *o)
+{
+    return o->dtype == KILN_F16 || o->dtype == KILN_BF16;
+}
+
 static bool is_find(const kiln_kernel *k)
 {
     return is(k, "argmax") || is(k, "argmin");
@@ -64,7 +69,7 @@ static bool can_be_step(const kiln_cuda_call *c)
         return k->group->count > 0;
     if (is(k, "take_samples"))
         return kiln_cuda_count_of(&c->out[0]) > 0;
-    if (!k->nin || k->in[0].dtype != KILN_F32)
+    if (!k->nin || (k->in[0].dtype != KILN_F32 && !(is_softmax(k) && is_half(&k->in[0]))))
         return false;
     if (is_softmax(k)) {
         extent e = extent_of(&k->in[0], k->ints[0]);

@@ -148,6 +148,21 @@ static void say_join(author *a, const kiln_cuda_step *s, const char *unit, int64
     say(a, "); ");
 }
 
+static void say_softmax(author *a, const kiln_cuda_step *s, int64_t rows, int64_t n, const char *seat)
+{
+    const kiln_kernel *k = kernel_of(a, s);
+    const char *log_of = strcmp(k->op->name, "log_softmax") == 0 ? "true" : "false";
+    const char *type = k->in[0].dtype == KILN_F16 ? "kiln_f16" : k->in[0].dtype == KILN_BF16 ? "kiln_bf16" : "float";
+    const kiln_cuda_pointer *p = a->chain->pointers + s->pointers;
+    if (n <= KILN_CUDA_SHORT_ROW)
+        say(a, "softmax_short_step<%s>(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", type, s->pointers,
+            s->pointers + 1, LL(rows), (int)n, log_of, seat);
+    else
+        say(a, "softmax_step<%s, %s>(k.data[%d], k.data[%d], %lldL, %lldL, %s, %s); ", type,
+            p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0 ? "true" : "false", s->pointers, s->pointers + 1, LL(rows),
+            LL(n), log_of, seat);
+}
+
 static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)
 {
     const kiln_kernel *k = kernel_of(a, s);
@@ -155,16 +170,8 @@ static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)
     const kiln_operand *x = s->kind == KILN_CUDA_STEP_PLACE ? &k->out[0] : &k->in[0];
     for (int d = 0; d < x->ndim; d++)
         *(d < dim ? &outer : d == dim ? &n : &inner) *= x->shape[d];
-    const kiln_cuda_pointer *p = a->chain->pointers + s->pointers;
-    if (s->kind == KILN_CUDA_STEP_SOFTMAX && n <= KILN_CUDA_SHORT_ROW) {
-        say(a, "softmax_short_step<float>(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", s->pointers, s->pointers + 1,
-            LL(outer), (int)n, strcmp(k->op->name, "log_softmax") == 0 ? "true" : "false", seat);
-        return;
-    }
     if (s->kind == KILN_CUDA_STEP_SOFTMAX) {
-        bool wide = n % 4 == 0 && p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0;
-        say(a, "softmax_step<float, %d>(k.data[%d], k.data[%d], %lldL, %lldL, %s, %s); ", wide ? 4 : 1, s->pointers,
-            s->pointers + 1, LL(outer), LL(n), strcmp(k->op->name, "log_softmax") == 0 ? "true" : "false", seat);
+        say_softmax(a, s, outer, n, seat);
         return;
     }
     if (s->kind == KILN_CUDA_STEP_FIND) {

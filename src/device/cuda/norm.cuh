@@ -3,69 +3,138 @@
 #ifndef KILN_CUDA_NORM_CUH
 #define KILN_CUDA_NORM_CUH
 
+#include "device/cuda/halves.cuh"
 #include "device/cuda/rows.cuh"
 
 /* ---- Forward ---- */
 
 /* y = (x - mean)·rstd·weight + bias; weight and bias may be NULL. */
 template <typename T> struct norm_forward {
+    typedef typename kiln_element<T>::real real;
     const T *x, *weight, *bias;
-    T *y, *mean, *rstd;
+    T *y;
+    real *mean, *rstd;
     int64_t rows, n;
+    double share; /* 1 / n */
     const double *eps;
+    bool aligned; /* x, y, weight and bias: to 16 bytes */
     const int32_t *stop;
+
+    __device__ __forceinline__ bool stopped() const
+    {
+        return stop && *stop;
+    }
 };
 
-template <typename T, bool BLOCK, int V> static __global__ void norm_rows(norm_forward<T> p)
+/* Less the mean, and zeros beyond the row: what squares are summed of. */
+template <typename H, typename C>
+static __device__ __forceinline__ void centre(H &h, const C &c, int left, typename H::real mean)
 {
-    typedef kiln_team<BLOCK> team;
-    if (p.stop && *p.stop)
+#pragma unroll
+    for (int i = 0; i < H::each; i++)
+        h.at[i] = H::place(c, i) < left ? h.at[i] - mean : (typename H::real)0;
+}
+
+/* (x - mean) times rstd and weight, plus bias, N elements at a time. Weights are fetched a few at a time: there are not
+ * as many registers left as the row has. An absent weight is 1, an absent bias -0: both leave every bit as it is. */
+template <int N, typename T, int V, int E, bool BLOCK>
+static __device__ __forceinline__ void put_packs(const norm_forward<T> &p, kiln_held<T, V, E, BLOCK> &h,
+                                                 const kiln_crew<BLOCK> &c, T *to, const T *weight, const T *bias,
+                                                 int left, typename kiln_element<T>::real rstd)
+{
+    typedef kiln_held<T, V, E, BLOCK> held;
+    constexpr int some = N < 4 ? 4 : N;
+    if (p.stopped())
         return;
-    int64_t begin = (int64_t)team::rank() * V, step = (int64_t)team::size() * V, n = p.n;
-    for (int64_t row = team::first_row(); row < p.rows; row += next_row<BLOCK>(gridDim.x)) {
-        const T *__restrict__ x = p.x + row * n;
-        T *__restrict__ y = p.y + row * n;
-        double sum = 0, squares = 0;
-#pragma unroll 4
-        for (int64_t i = begin; i < n; i += step) {
-            kiln_pack<T, V> v = kiln_load<V>(x + i);
-            T part = 0;
+    const int weights = p.weight ? left : 0, biases = p.bias ? left : 0;
 #pragma unroll
-            for (int k = 0; k < V; k++)
-                part += v.at[k];
-            sum += (double)part;
-        }
-        T mean = (T)(team::sum(sum) / (double)n);
-#pragma unroll 4
-        for (int64_t i = begin; i < n; i += step) {
-            kiln_pack<T, V> v = kiln_load<V>(x + i);
-            T part = 0;
+    for (int k = 0; k < E; k += some) {
+        T w[some], b[some];
+        held::template fetch<N, false>(w, k, weight, c, weights, kiln_element<T>::to(1));
+        held::template fetch<N, false>(b, k, bias, c, biases, kiln_element<T>::to(-0.0f));
 #pragma unroll
-            for (int k = 0; k < V; k++)
-                part += (v.at[k] - mean) * (v.at[k] - mean);
-            squares += (double)part;
-        }
-        T rstd = (T)(1 / sqrt(team::sum(squares) / (double)n + *p.eps));
-#pragma unroll 4
-        for (int64_t i = begin; i < n; i += step) {
-            kiln_pack<T, V> v = kiln_load<V>(x + i), w, b;
-            if (p.weight)
-                w = kiln_load<V>(p.weight + i);
-            if (p.bias)
-                b = kiln_load<V>(p.bias + i);
-#pragma unroll
-            for (int k = 0; k < V; k++) {
-                T z = (v.at[k] - mean) * rstd;
-                z = p.weight ? z * w.at[k] : z;
-                v.at[k] = p.bias ? z + b.at[k] : z;
-            }
-            kiln_store<V>(y + i, v);
-        }
-        if (team::rank() == 0) {
-            p.mean[row] = mean;
-            p.rstd[row] = rstd;
-        }
+        for (int i = 0; i < some; i++)
+            h.at[k + i] = h.at[k + i] * rstd * kiln_element<T>::of(w[i]) + kiln_element<T>::of(b[i]);
+        h.template put<N, some>(to, k, c, left);
     }
+}
+
+/* The elements in hand, of which the first is number `begin` of its row. */
+template <typename T, int V, int E, bool BLOCK>
+static __device__ __forceinline__ void put_norm(const norm_forward<T> &p, kiln_held<T, V, E, BLOCK> &h,
+                                                kiln_crew<BLOCK> &c, int64_t row, int64_t begin, int left,
+                                                typename kiln_element<T>::real rstd)
+{
+    T *to = p.y + row * p.n + begin;
+    c.forget();
+    if (V == 1 || p.aligned)
+        put_packs<V>(p, h, c, to, p.weight + begin, p.bias + begin, left, rstd);
+    else
+        put_packs<1>(p, h, c, to, p.weight + begin, p.bias + begin, left, rstd);
+}
+
+template <typename T>
+static __device__ __forceinline__ void put_figures(const norm_forward<T> &p, int64_t row,
+                                                   typename kiln_element<T>::real mean,
+                                                   typename kiln_element<T>::real rstd)
+{
+    if (p.stopped())
+        return;
+    p.mean[row] = mean;
+    p.rstd[row] = rstd;
+}
+
+template <typename T, int V, int E>
+static __global__ void HELD_BOUNDS(T, E, 6, 4) norm_held(norm_forward<T> p, int team)
+{
+    typedef kiln_held<T, V, E> held;
+    typedef typename held::real real;
+    __shared__ double sums[2][32];
+    typename held::crew c(team);
+    int64_t row = (int64_t)blockIdx.x * c.teams + c.slot;
+    int left = row < p.rows ? (int)p.n : 0;
+    held h;
+    h.load(p.x + row * p.n, c, left, p.aligned, 0);
+    real mean = (real)(c.sum(h.sum(), sums[0]) * p.share);
+    c.forget();
+    centre(h, c, left, mean);
+    real rstd = (real)rsqrt(c.sum(h.squares(), sums[1]) * p.share + *p.eps);
+    if (c.rank == 0 && row < p.rows)
+        put_figures(p, row, mean, rstd);
+    put_norm(p, h, c, row, 0, left, rstd);
+}
+
+/* Rows too long for that, a block each: read once for the mean, once for the variance, once for the result. */
+template <typename T, int V>
+static __global__ void HELD_BOUNDS(T, kiln_holding<T>::most, 1, 1) norm_long(norm_forward<T> p, int team)
+{
+    typedef kiln_held_part<T, V> held;
+    typedef typename held::real real;
+    __shared__ double sums[2][32];
+    typename held::crew c(team);
+    const T *from = p.x + blockIdx.x * p.n;
+    double sum = 0, squares = 0;
+    held h;
+    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
+        h.load(from + i, c, kiln_part<T>(p.n - i), p.aligned, 0);
+        sum += h.sum();
+    }
+    real mean = (real)(c.sum(sum, sums[0]) * p.share);
+    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
+        h.load(from + i, c, kiln_part<T>(p.n - i), p.aligned, 0);
+        c.forget();
+        centre(h, c, kiln_part<T>(p.n - i), mean);
+        squares += h.squares();
+    }
+    real rstd = (real)rsqrt(c.sum(squares, sums[1]) * p.share + *p.eps);
+    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
+        h.load(from + i, c, kiln_part<T>(p.n - i), p.aligned, 0);
+        c.forget();
+        centre(h, c, kiln_part<T>(p.n - i), mean);
+        put_norm(p, h, c, blockIdx.x, i, kiln_part<T>(p.n - i), rstd);
+    }
+    if (c.rank == 0)
+        put_figures(p, blockIdx.x, mean, rstd);
 }
 
 static void *optional(const kiln_cuda_call *c, int k)
@@ -75,20 +144,21 @@ static void *optional(const kiln_cuda_call *c, int k)
 
 template <typename T> static void launch_norm(const kiln_cuda_call *c, shape s)
 {
+    typedef typename kiln_element<T>::real real;
     norm_forward<T> p = {(const T *)c->in[0].data,
                          (const T *)optional(c, 1),
                          (const T *)optional(c, 2),
                          (T *)c->out[0].data,
-                         (T *)c->out[1].data,
-                         (T *)c->out[2].data,
+                         (real *)c->out[1].data,
+                         (real *)c->out[2].data,
                          s.outer,
                          s.n,
+                         1 / (double)s.n,
                          c->floats,
+                         false,
                          c->stop};
-    bool wide = s.n % kiln_wide<T> == 0 && kiln_aligned16(p.x) && kiln_aligned16(p.y) && kiln_aligned16(p.weight) &&
-                kiln_aligned16(p.bias);
-    teams t = teams_for(s.outer, s.n, 0);
-    ROW_KERNEL(norm_rows, t, T, wide, 0, c->stream, p);
+    p.aligned = kiln_aligned16(p.x) && kiln_aligned16(p.y) && kiln_aligned16(p.weight) && kiln_aligned16(p.bias);
+    HELD_KERNEL(norm_held, norm_long, T, s, c->stream, p);
 }
 
 /* Rows are the last ints[0] dims. */
@@ -102,10 +172,12 @@ static bool layer_norm_rows(const kiln_cuda_call *c) /* normalize_rows is the sa
     shape s = rows_of(c);
     if (s.outer == 0)
         return true;
-    if (c->in[0].dtype == KILN_F64)
-        launch_norm<double>(c, s);
-    else
-        launch_norm<float>(c, s);
+    switch (c->in[0].dtype) {
+    case KILN_F16: launch_norm<kiln_f16>(c, s); break;
+    case KILN_BF16: launch_norm<kiln_bf16>(c, s); break;
+    case KILN_F64: launch_norm<double>(c, s); break;
+    default: launch_norm<float>(c, s);
+    }
     return kiln_cuda_launched(c);
 }
 

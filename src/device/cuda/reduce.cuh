@@ -63,9 +63,14 @@ static __device__ __forceinline__ double kiln_log(double x)
 }
 
 /* A NaN is passed over. */
-template <typename T> static __device__ __forceinline__ T kiln_larger(T a, T b)
+static __device__ __forceinline__ float kiln_larger(float a, float b)
 {
-    return b > a ? b : a;
+    return fmaxf(a, b);
+}
+
+static __device__ __forceinline__ double kiln_larger(double a, double b)
+{
+    return fmax(a, b);
 }
 
 /* Over `LANES` neighbouring threads; every one of them has the result, and the same bits of it, since a + b = b + a. */

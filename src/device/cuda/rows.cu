@@ -1,23 +1,34 @@
 /* Softmax, layer norm (norm.cuh), and the elements that class indices name. */
+#include "device/cuda/halves.cuh"
 #include "device/cuda/norm.cuh"
 #include "device/cuda/picks.cuh"
 #include "device/cuda/softmax.cuh"
 
 /* ---- Softmax ---- */
 
-template <typename T, bool BLOCK, int V>
-static __global__ void softmax_rows(const T *x, T *y, int64_t rows, int64_t n, bool log_of, const int32_t *stop)
-{
-    if (!(stop && *stop))
-        softmax_teams<T, BLOCK, V>(x, y, kiln_team<BLOCK>::first_row(), next_row<BLOCK>(gridDim.x), rows, n, log_of);
-}
+/* Kernels for each of both: with the question left open, registers would not do. */
+#define SOFTMAX_KERNELS(name, log_of, eight)                                                                           \
+    template <typename T, int V, int E>                                                                                \
+    static __global__ void HELD_BOUNDS(T, E, eight, 5) name##_held(softmax_rows<T> p, int team)                        \
+    {                                                                                                                  \
+        const typename kiln_held<T, V, E>::crew c(team);                                                               \
+        softmax_held<T, V, E>(p, c, (int64_t)blockIdx.x * c.teams, log_of);                                            \
+    }                                                                                                                  \
+    template <typename T, int V>                                                                                       \
+    static __global__ void HELD_BOUNDS(T, kiln_holding<T>::most, 1, 1) name##_long(softmax_rows<T> p, int)             \
+    {                                                                                                                  \
+        softmax_long<T, V>(p, blockIdx.x, log_of);                                                                     \
+    }
+SOFTMAX_KERNELS(plain, false, 8)
+SOFTMAX_KERNELS(log, true, 6)
 
 template <typename T>
 static __global__ void softmax_short_rows(const T *x, T *y, int64_t rows, int n, bool log_of, const int32_t *stop)
 {
     int64_t teams = blockDim.x / KILN_CUDA_SHORT_ROW;
     if (!(stop && *stop))
-        softmax_short<T>(x, y, blockIdx.x * teams + threadIdx.x / KILN_CUDA_SHORT_ROW, gridDim.x * teams, rows, n, log_of);
+        softmax_short<T>(x, y, blockIdx.x * teams + threadIdx.x / KILN_CUDA_SHORT_ROW, gridDim.x * teams, rows, n,
+                         log_of);
 }
 
 enum { COLUMN_THREADS = 256, SHORT_THREADS = 128 };
@@ -27,7 +38,8 @@ template <typename T>
 static __global__ void softmax_columns(const T *__restrict__ x, T *__restrict__ y, shape s, bool log_of,
                                        const int32_t *stop)
 {
-    __shared__ T tops[COLUMN_THREADS];
+    typedef typename kiln_element<T>::real real;
+    __shared__ real tops[COLUMN_THREADS];
     __shared__ double sums[COLUMN_THREADS];
     if (stop && *stop)
         return;
@@ -36,25 +48,26 @@ static __global__ void softmax_columns(const T *__restrict__ x, T *__restrict__ 
          first += (int64_t)gridDim.x * blockDim.x) {
         int64_t column = first + threadIdx.x, from = column / s.inner * s.n * s.inner + column % s.inner;
         int64_t n = column < s.outer * s.inner ? s.n : 0;
-        running<T> r = {-kiln_infinity(T()), 0};
+        running<real> r = {-kiln_infinity(real()), 0};
 #pragma unroll 4
         for (int64_t i = threadIdx.y; i < n; i += blockDim.y)
-            r.take(kiln_load<1>(x + from + i * s.inner));
+            r.take({kiln_element<T>::of(x[from + i * s.inner])});
         tops[me] = r.max;
         sums[me] = r.sum;
         __syncthreads();
-        T max = r.max;
+        real max = r.max;
         for (int k = 0; k < (int)blockDim.y; k++)
             max = kiln_larger(max, tops[k * blockDim.x + threadIdx.x]);
         double sum = 0;
         for (int k = 0; k < (int)blockDim.y; k++) {
             int at = (int)(k * blockDim.x + threadIdx.x);
-            sum += running<T>{tops[at], sums[at]}.beside(max);
+            sum += running<real>{tops[at], sums[at]}.beside(max);
         }
-        T share = share_of<T>(whole_sum(max, sum), log_of);
+        real share = share_of<real>(whole_sum(max, sum), log_of);
 #pragma unroll 4
         for (int64_t i = threadIdx.y; i < n; i += blockDim.y)
-            y[from + i * s.inner] = softmax_of(x[from + i * s.inner], max, share, log_of);
+            y[from + i * s.inner] =
+                kiln_element<T>::to(softmax_of(kiln_element<T>::of(x[from + i * s.inner]), max, share, log_of));
         __syncthreads();
     }
 }
@@ -83,9 +96,11 @@ template <typename T> static void launch_softmax(const kiln_cuda_call *c, shape 
         return;
     }
     if (s.inner == 1) {
-        teams t = teams_for(s.outer, s.n, 0);
-        bool wide = s.n % kiln_wide<T> == 0 && kiln_aligned16(x) && kiln_aligned16(y);
-        ROW_KERNEL(softmax_rows, t, T, wide, 0, c->stream, x, y, s.outer, s.n, log_of, c->stop);
+        softmax_rows<T> p = {x, y, s.outer, s.n, kiln_aligned16(x) && kiln_aligned16(y), c->stop};
+        if (log_of)
+            HELD_KERNEL(log_held, log_long, T, s, c->stream, p);
+        else
+            HELD_KERNEL(plain_held, plain_long, T, s, c->stream, p);
         return;
     }
     int64_t columns = s.outer * s.inner, across, down = 1;
@@ -104,10 +119,12 @@ static bool run_softmax(const kiln_cuda_call *c, bool log_of)
     shape s = split(&c->in[0], c->ints[0], c->ints[0] + 1);
     if (s.outer * s.n * s.inner == 0)
         return true;
-    if (c->in[0].dtype == KILN_F64)
-        launch_softmax<double>(c, s, log_of);
-    else
-        launch_softmax<float>(c, s, log_of);
+    switch (c->in[0].dtype) {
+    case KILN_F16: launch_softmax<kiln_f16>(c, s, log_of); break;
+    case KILN_BF16: launch_softmax<kiln_bf16>(c, s, log_of); break;
+    case KILN_F64: launch_softmax<double>(c, s, log_of); break;
+    default: launch_softmax<float>(c, s, log_of);
+    }
     return kiln_cuda_launched(c);
 }
 
@@ -192,10 +209,10 @@ static bool nll_loss_place(const kiln_cuda_call *c)
 enum { REALS = KILN_CUDA_T(KILN_F32) | KILN_CUDA_T(KILN_F64) }; /* halves are widened by the compositions */
 
 extern "C" const kiln_cuda_kernel kiln_cuda_kernels_rows[] = {
-    {"softmax", REALS, softmax, NULL},
-    {"log_softmax", REALS, log_softmax, NULL},
+    {"softmax", KILN_CUDA_FLOATS, softmax, NULL},
+    {"log_softmax", KILN_CUDA_FLOATS, log_softmax, NULL},
     {"normalize_rows", REALS, layer_norm_rows, NULL},
-    {"layer_norm_rows", REALS, layer_norm_rows, NULL},
+    {"layer_norm_rows", KILN_CUDA_FLOATS, layer_norm_rows, NULL},
     {"layer_norm_rows_grad", REALS, layer_norm_rows_grad, norm_grad_workspace},
     {"nll_loss_pick", REALS, nll_loss_pick, NULL},
     {"nll_loss_place", REALS, nll_loss_place, NULL},

@@ -1,8 +1,8 @@
-/* How kernels that work on rows are launched: a row belongs to a warp, or to a block where rows are long or few. */
+/* How kernels that work on rows are launched: with rows in registers (held.cuh), or a warp or a block a row. */
 #ifndef KILN_CUDA_ROWS_CUH
 #define KILN_CUDA_ROWS_CUH
 
-#include "device/cuda/reduce.cuh"
+#include "device/cuda/held.cuh"
 
 typedef struct shape {
     int64_t outer, n, inner;
@@ -17,17 +17,54 @@ static shape split(const kiln_cuda_operand *x, int64_t first, int64_t end)
     return s;
 }
 
+/* ---- Rows in registers ---- */
+
+/* Blocks of 256 threads that a multiprocessor should have room for, with eight elements a thread and with sixteen:
+ * eight leave 32 registers, six 40, five 48, four 64. */
+#define HELD_BOUNDS(T, E, eight, sixteen)                                                                              \
+    __launch_bounds__((E) < kiln_holding<T>::most ? 256 : kiln_holding<T>::threads,                                    \
+                      (E) == kiln_holding<T>::most ? 1 : sizeof(T) == 8 ? 4 : (E) == 8 ? eight : sixteen)
+
+/* Threads of a block: a team that is no block by itself gets company, unless that would leave multiprocessors idle. */
+static unsigned held_threads(int64_t rows, int team)
+{
+    return team > 32 ? (unsigned)team : rows * team < (1 << 15) ? 32 : rows * team < (1 << 18) ? 128 : 256;
+}
+
+/* One row a team. No memory has room for so many rows that a grid has no room for them. */
+static unsigned held_grid(int64_t rows, int team)
+{
+    int64_t teams = held_threads(rows, team) / team;
+    return kiln_grid((rows + teams - 1) / teams);
+}
+
+/* Calls `held` for rows of s.n elements, or `parts` where they are too long to be held, with the team behind the other
+ * arguments. */
+#define HELD_KERNEL(held, parts, T, s, stream, ...)                                                                    \
+    do {                                                                                                               \
+        typedef kiln_holding<T> h_;                                                                                    \
+        int each_ = h_::each((s).n), team_ = h_::team((s).n);                                                          \
+        bool packs_ = h_::packs((s).n);                                                                                \
+        auto call_ = packs_ ? held<T, h_::pack, h_::most> : held<T, 1, h_::most>;                                      \
+        if ((s).n > h_::longest)                                                                                       \
+            call_ = packs_ ? parts<T, h_::pack> : parts<T, 1>;                                                         \
+        else if (each_ == h_::least)                                                                                   \
+            call_ = packs_ ? held<T, h_::pack, h_::least> : held<T, 1, h_::least>;                                     \
+        else if (each_ < h_::most)                                                                                     \
+            call_ = packs_ ? held<T, h_::pack, 2 * h_::least> : held<T, 1, 2 * h_::least>;                             \
+        call_<<<held_grid((s).outer, team_), held_threads((s).outer, team_), 0, stream>>>(__VA_ARGS__, team_);         \
+    } while (0)
+
+/* ---- A warp or a block a row ---- */
+
 typedef struct teams {
     bool block; /* a block a row; else a warp */
     unsigned threads, grid;
 } teams;
 
-/* `threads`: of a block, 0: any. */
 static teams teams_for(int64_t rows, int64_t n, unsigned threads)
 {
     teams t = {n > 1024 || (n >= 256 && rows <= 512), threads, 0};
-    if (!threads)
-        t.threads = t.block ? (n <= 4096 ? 256 : n <= 16384 ? 512 : 1024) : rows < 1024 ? 32 : 128;
     int64_t a_block = t.block ? 1 : t.threads / 32;
     t.grid = kiln_grid((rows + a_block - 1) / a_block);
     return t;

@@ -2,7 +2,7 @@
 #ifndef KILN_CUDA_SOFTMAX_CUH
 #define KILN_CUDA_SOFTMAX_CUH
 
-#include "device/cuda/reduce.cuh"
+#include "device/cuda/held.cuh"
 #include "device/cuda/walk.h"
 
 /* The largest of some elements and Σ exp(x - largest), which grow together. -inf adds nothing to any sum, and a NaN,
@@ -11,20 +11,24 @@ template <typename T> struct running {
     T max;
     double sum;
 
-    template <int N> __device__ __forceinline__ void take(const kiln_pack<T, N> &v)
+    template <int N> __device__ __forceinline__ void take(const T (&v)[N])
     {
-        T top = max, part = 0;
+        T top = max;
 #pragma unroll
         for (int k = 0; k < N; k++)
-            top = kiln_larger(top, v.at[k]);
+            top = kiln_larger(top, v[k]);
         if (top > max) {
             sum *= (double)kiln_exp(max - top);
             max = top;
         }
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            part += v.at[k] == -kiln_infinity(T()) ? (T)0 : kiln_exp(v.at[k] - max);
-        sum += (double)part;
+        for (int k = 0; k < N; k += 4) {
+            T part = 0;
+#pragma unroll
+            for (int j = k; j < k + 4 && j < N; j++)
+                part += v[j] == -kiln_infinity(T()) ? (T)0 : kiln_exp(v[j] - max);
+            sum += (double)part;
+        }
     }
 
     /* The sum as it is beside a largest element that others may have met. */
@@ -51,32 +55,78 @@ template <typename T> static __device__ __forceinline__ T softmax_of(T x, T max,
     return log_of ? x - max - share : kiln_exp(x - max) * share;
 }
 
-/* Rows first, first + step, …, one a team. What others wrote in the same launch may be among them, so nothing here is
- * declared as never changing. */
-template <typename T, bool BLOCK, int V>
-static __device__ __forceinline__ void softmax_teams(const T *x, T *y, int64_t first, int64_t step, int64_t rows,
-                                                     int64_t n, bool log_of)
+/* ---- Rows in registers ---- */
+
+template <typename T> struct softmax_rows {
+    const T *x;
+    T *y;
+    int64_t rows, n;
+    bool aligned;        /* x and y: to 16 bytes */
+    const int32_t *stop; /* nothing is written while it is not 0; may be NULL */
+
+    __device__ __forceinline__ bool stopped() const
+    {
+        return stop && *stop;
+    }
+};
+
+/* One row a team, the first of the block's teams `first`. Whether something may be written is asked last, so that no
+ * row waits for the answer. An infinity or a NaN among the terms makes the sum a NaN, as it should, and a row of -inf
+ * alone has no other terms; so there is no case of its own. */
+template <typename T, int V, int E>
+static __device__ __forceinline__ void softmax_held(const softmax_rows<T> &p, typename kiln_held<T, V, E>::crew c,
+                                                    int64_t first, bool log_of)
 {
-    typedef kiln_team<BLOCK> team;
-    for (int64_t row = first; row < rows; row += step) {
-        const T *from = x + row * n;
-        T *to = y + row * n;
-        running<T> r = {-kiln_infinity(T()), 0};
-#pragma unroll 4
-        for (int64_t i = (int64_t)team::rank() * V; i < n; i += (int64_t)team::size() * V)
-            r.take(kiln_load<V>(from + i));
-        T max = team::max(r.max);
-        T share = share_of<T>(whole_sum(max, team::sum(r.beside(max))), log_of);
-#pragma unroll 4
-        for (int64_t i = (int64_t)team::rank() * V; i < n; i += (int64_t)team::size() * V) {
-            kiln_pack<T, V> v = kiln_load<V>(from + i);
+    typedef kiln_held<T, V, E> held;
+    typedef typename held::real real;
+    __shared__ real tops[32];
+    __shared__ double sums[32];
+    int64_t row = first + c.slot;
+    int left = row < p.rows ? (int)p.n : 0;
+    held h, terms;
+    h.load(p.x + row * p.n, c, left, p.aligned, -kiln_infinity(real()));
+    real max = c.max(h.largest(), tops);
 #pragma unroll
-            for (int k = 0; k < V; k++)
-                v.at[k] = softmax_of(v.at[k], max, share, log_of);
-            kiln_store<V>(to + i, v);
-        }
+    for (int i = 0; i < E; i++) {
+        terms.at[i] = kiln_exp(h.at[i] - max);
+        h.at[i] = log_of ? h.at[i] - max : terms.at[i];
+    }
+    real share = share_of<real>(c.sum(terms.sum(), sums), log_of);
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        h.at[i] = log_of ? h.at[i] - share : h.at[i] * share;
+    c.forget();
+    h.store(p.y + row * p.n, c, p.stopped() ? 0 : left, p.aligned);
+}
+
+/* Rows too long for that, a block each: read twice, the second time from the second level cache if it has room. */
+template <typename T, int V>
+static __device__ __forceinline__ void softmax_long(const softmax_rows<T> &p, int64_t row, bool log_of)
+{
+    typedef kiln_held_part<T, V> held;
+    typedef typename held::real real;
+    __shared__ real tops[32];
+    __shared__ double sums[32];
+    typename held::crew c(kiln_holding<T>::threads);
+    running<real> r = {-kiln_infinity(real()), 0};
+    held h;
+    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
+        h.load(p.x + row * p.n + i, c, kiln_part<T>(p.n - i), p.aligned, -kiln_infinity(real()));
+        r.take(h.at);
+    }
+    real max = c.max(r.max, tops);
+    real share = share_of<real>(whole_sum(max, c.sum(r.beside(max), sums)), log_of);
+    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
+        h.load(p.x + row * p.n + i, c, kiln_part<T>(p.n - i), p.aligned, 0);
+#pragma unroll
+        for (int k = 0; k < held::each; k++)
+            h.at[k] = softmax_of(h.at[k], max, share, log_of);
+        c.forget();
+        h.store(p.y + row * p.n + i, c, p.stopped() ? 0 : kiln_part<T>(p.n - i), p.aligned);
     }
 }
+
+/* ---- A few elements ---- */
 
 /* Rows of at most KILN_CUDA_SHORT_ROW elements, an element a thread, so that a warp has two rows. The next row is asked
  * for before this one is worked on. */
@@ -84,17 +134,18 @@ template <typename T>
 static __device__ __forceinline__ void softmax_short(const T *x, T *y, int64_t first, int64_t step, int64_t rows, int n,
                                                      bool log_of)
 {
+    typedef typename kiln_element<T>::real real;
     int lane = (int)threadIdx.x % KILN_CUDA_SHORT_ROW;
-    const T nothing = -kiln_infinity(T());
-    T next = first < rows && lane < n ? x[first * n + lane] : nothing;
+    const real nothing = -kiln_infinity(real());
+    real next = first < rows && lane < n ? kiln_element<T>::of(x[first * n + lane]) : nothing;
     for (; first - first % 2 < rows; first += step) { /* both rows of a warp go on as long as one is there */
-        T value = next;
-        next = first + step < rows && lane < n ? x[(first + step) * n + lane] : nothing;
-        T max = kiln_lanes_max<KILN_CUDA_SHORT_ROW>(value);
-        double term = value == nothing ? 0 : (double)kiln_exp(value - max);
-        T share = share_of<T>(whole_sum(max, kiln_lanes_sum<KILN_CUDA_SHORT_ROW>(term)), log_of);
+        const real value = next;
+        next = first + step < rows && lane < n ? kiln_element<T>::of(x[(first + step) * n + lane]) : nothing;
+        const real max = kiln_lanes_max<KILN_CUDA_SHORT_ROW>(value);
+        const double term = value == nothing ? 0 : (double)kiln_exp(value - max);
+        const real share = share_of<real>(whole_sum(max, kiln_lanes_sum<KILN_CUDA_SHORT_ROW>(term)), log_of);
         if (first < rows && lane < n)
-            y[first * n + lane] = softmax_of(value, max, share, log_of);
+            y[first * n + lane] = kiln_element<T>::to(softmax_of(value, max, share, log_of));
     }
 }
 

@@ -5,6 +5,7 @@
 #define KILN_CUDA_WALK_CUH
 
 #include "device/cuda/fold.cuh"
+#include "device/cuda/halves.cuh"
 #include "device/cuda/picks.cuh"
 #include "device/cuda/samples.cuh"
 #include "device/cuda/softmax.cuh"
@@ -82,7 +83,7 @@ template <typename P> struct group_sink {
     }
 };
 
-/* Rows of softmax: short ones, or a warp each. */
+/* Rows of softmax: short ones, or up to a warp each. */
 template <typename T>
 KILN_PW_INLINE void softmax_short_step(const void *x, void *y, int64_t rows, int n, bool log_of, seat s)
 {
@@ -90,11 +91,19 @@ KILN_PW_INLINE void softmax_short_step(const void *x, void *y, int64_t rows, int
     softmax_short<T>((const T *)x, (T *)y, t.first + threadIdx.x / KILN_CUDA_SHORT_ROW, t.step, t.end, n, log_of);
 }
 
-template <typename T, int V>
+/* ALIGNED: x and y, to 16 bytes. */
+template <typename T, bool ALIGNED>
 KILN_PW_INLINE void softmax_step(const void *x, void *y, int64_t rows, int64_t n, bool log_of, seat s)
 {
-    const turns t = turns_of(s, rows, blockDim.x / 32);
-    softmax_teams<T, false, V>((const T *)x, (T *)y, t.first + threadIdx.x / 32, t.step, t.end, n, log_of);
+    typedef kiln_holding<T> holding;
+    const kiln_crew<false> c(holding::team(n));
+    const turns t = turns_of(s, rows, c.teams);
+    const softmax_rows<T> p = {(const T *)x, (T *)y, t.end, n, ALIGNED, nullptr};
+    for (int64_t first = t.first; first < t.end; first += t.step)
+        if (holding::packs(n))
+            softmax_held<T, holding::pack, holding::least>(p, c, first, log_of);
+        else
+            softmax_held<T, 1, holding::least>(p, c, first, log_of);
 }
 
 /* argmax and argmin of short rows, a thread each: the first of equal ones, and a NaN beats all numbers. */
