@@ -2,6 +2,7 @@
  * those of a run that reads at once, in the same order, also where it is stopped, resumed, or fails. */
 #include <unistd.h>
 #include "support/core.h"
+#include "support/skip.h"
 #include "support/train.h"
 #include "train/metrics.h"
 
@@ -290,7 +291,7 @@ static void test_lost(void **state)
     (void)state;
     kiln_sim_control_fn control = sim_switch();
     if (!core_on("sim") || !control)
-        skip();
+        skip_because("about faults of simulated devices");
     trouble none = {0};
     kiln_dataset *d = make_set(&none);
     kiln_module *net = make_net();

@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "support/core.h"
+#include "support/skip.h"
 #include "support/train.h"
 #include "train/metrics.h"
 
@@ -62,7 +63,7 @@ static void test_waits_for_no_more(void **state)
 {
     (void)state;
     if (!core_on("sim"))
-        skip();
+        skip_because("about the pace of simulated devices");
     float got = 0;
     uint64_t ticket;
     kiln_scope {
@@ -88,8 +89,8 @@ static void test_faults(void **state)
     (void)state;
     float got[2] = {0};
     uint64_t tickets[2] = {0};
-    if (!core_on("sim") && !core_on("cuda")) /* on others a run has failed when it returns */
-        skip();
+    if (!core_on("sim") && !core_on("cuda"))
+        skip_because("about devices that run beside the host: on others a run has failed when it returns");
     kiln_scope {
         kiln_device device = kiln_default_device();
         kiln_tensor *table = kiln_of_f32(((float[]){1, 2, 3}), 3), *bad = kiln_of_i64(((int64_t[]){7}), 1);

@@ -14,6 +14,8 @@ typedef struct kiln_cuda_flight { /* a run that may not be over yet */
     const kiln_plan *plan;
 } kiln_cuda_flight;
 
+enum { KILN_CUDA_AHEAD = 2 }; /* graphs under way when the host goes on */
+
 typedef struct kiln_cuda_device {
     int index;
     cudaStream_t run_stream;  /* for what belongs to a run that is being launched; all else uses kiln_cuda_stream */
@@ -27,6 +29,8 @@ typedef struct kiln_cuda_device {
     uint64_t faults;           /* runs that met one */
     kiln_cuda_flight *flights; /* oldest first */
     int64_t nflights, flights_capacity;
+    uint64_t graphs;                         /* launched so far … */
+    cudaEvent_t graph_ends[KILN_CUDA_AHEAD]; /* … and the ends of the last ones */
     struct kiln_cuda_chain *pending; /* has runs that were given and are not launched yet (pending.h); NULL: none do */
     const void *pending_kernel;      /* what they are launched with */
     bool lost;

@@ -87,6 +87,9 @@ static void cuda_close(void *dev)
             cudaStreamSynchronize(d->run_stream);
             cudaStreamDestroy(d->run_stream);
         }
+        for (int i = 0; i < KILN_CUDA_AHEAD; i++)
+            if (d->graph_ends[i])
+                cudaEventDestroy(d->graph_ends[i]);
         kiln_cuda_memory_close(d);
         cudaFree(d->state);
         cudaFreeHost(d->record);
@@ -106,6 +109,14 @@ static bool take(kiln_cuda_device *d)
     return kiln_hint("nvidia-smi names that process; nvidia-smi -c 0 lets several share the device");
 }
 
+static bool make_events(kiln_cuda_device *d)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < KILN_CUDA_AHEAD; i++)
+        ok = kiln_cuda_ok(d, cudaEventCreateWithFlags(&d->graph_ends[i], cudaEventDisableTiming), "no event");
+    return ok;
+}
+
 static bool set_up(kiln_cuda_device *d)
 {
     struct cudaDeviceProp p;
@@ -114,7 +125,7 @@ static bool set_up(kiln_cuda_device *d)
     d->multiprocessors = p.multiProcessorCount;
     d->capability = p.major * 10 + p.minor;
     return kiln_cuda_ok(d, cudaStreamCreateWithFlags(&d->run_stream, cudaStreamNonBlocking), "no stream") &&
-           kiln_cuda_ok(d, cudaMalloc((void **)&d->state, sizeof *d->state), "no memory") &&
+           make_events(d) && kiln_cuda_ok(d, cudaMalloc((void **)&d->state, sizeof *d->state), "no memory") &&
            kiln_cuda_ok(d, cudaMemset(d->state, 0, sizeof *d->state), "memory cannot be written") &&
            kiln_cuda_ok(d, cudaHostAlloc((void **)&d->record, sizeof *d->record, cudaHostAllocMapped),
                         "no pinned memory") &&

@@ -235,6 +235,19 @@ static void let_go_of_finished(kiln_cuda_device *d)
         let_go(d, over);
 }
 
+/* With the lock, which is given up meanwhile: waits until few enough graphs are under way. The device has enough to do
+ * with that, and each graph that is launched while many wait makes it slower. */
+static bool wait_for_room(kiln_cuda_device *d, const kiln_cuda_exec *e)
+{
+    if (e->whole || d->graphs < KILN_CUDA_AHEAD)
+        return true;
+    cudaEvent_t end = d->graph_ends[d->graphs % KILN_CUDA_AHEAD];
+    pthread_mutex_unlock(&d->lock);
+    bool ok = kiln_cuda_ok(d, cudaEventSynchronize(end), "a step failed");
+    pthread_mutex_lock(&d->lock);
+    return ok;
+}
+
 /* With the lock held: launches the run, or leaves it to a launch of several. */
 static bool start(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
 {
@@ -252,8 +265,9 @@ bool kiln_cuda_run(void *dev, void *p, const kiln_binding *b)
     if (!kiln_cuda_enter(d))
         return false;
     pthread_mutex_lock(&d->lock);
+    bool ok = wait_for_room(d, e);
     let_go_of_finished(d);
-    bool ok = KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) && start(d, e, b);
+    ok = ok && KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) && start(d, e, b);
     if (ok) {
         e->runs++;
         kiln_run_ref(b->run);

@@ -239,8 +239,10 @@ bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_b
     if (!g && !(g = add_graph(d, e, b)))
         return false;
     g->used = ++e->clock;
-    if (e->strangers > KILN_CUDA_GRAPHS)
-        return launch_headers(d, e, b->scalars, run) && launch_parts(d, e, b);
-    return (is_current(d, e, g) || make_graph(d, e, g, b)) && launch_headers(d, e, b->scalars, run) &&
-           kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->run_stream), "a step cannot be launched");
+    bool singly = e->strangers > KILN_CUDA_GRAPHS;
+    return (singly || is_current(d, e, g) || make_graph(d, e, g, b)) && launch_headers(d, e, b->scalars, run) &&
+           (singly ? launch_parts(d, e, b)
+                   : kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->run_stream), "a step cannot be launched")) &&
+           kiln_cuda_ok(d, cudaEventRecord(d->graph_ends[d->graphs++ % KILN_CUDA_AHEAD], d->run_stream),
+                        "a step's end cannot be marked");
 }
