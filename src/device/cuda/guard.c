@@ -6,11 +6,21 @@
 
 enum { ZONE = 256, PATTERN = 0xcb };
 
-kiln_cuda_guards kiln_cuda_guards_wanted(void)
+static bool asked_for(const char *how)
 {
     const char *text = getenv("KILN_CUDA_MEMCHECK");
-    bool exact = text && strcmp(text, "exact") == 0;
-    return (kiln_cuda_guards){.on = exact || (text && strcmp(text, "1") == 0), .zone = exact ? 0 : ZONE};
+    return text && strcmp(text, how) == 0;
+}
+
+bool kiln_cuda_only_own(void)
+{
+    return asked_for("own");
+}
+
+kiln_cuda_guards kiln_cuda_guards_wanted(void)
+{
+    bool exact = asked_for("exact") || asked_for("own");
+    return (kiln_cuda_guards){.on = exact || asked_for("1"), .zone = exact ? 0 : ZONE};
 }
 
 static bool fill(kiln_cuda_device *d, void *zone, size_t bytes)
