@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "tensor/scope.h"
+#include "trace/stretch.h"
 
 /* Epochs tell traces apart, also those of different threads. */
 static atomic_uint_fast64_t next_epoch = 1;
@@ -30,6 +31,7 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->blocks);
     kiln_free(tr->replaced);
     kiln_free(tr->spare_grads);
+    kiln_stretch_free(tr->stretch);
     kiln_free(tr);
 }
 

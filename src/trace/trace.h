@@ -39,6 +39,8 @@ typedef struct kiln_node {
     bool requires_grad;
 } kiln_node;
 
+typedef struct kiln_stretch kiln_stretch;
+
 typedef struct kiln_trace {
     uint64_t epoch;
     uint32_t segment; /* counts flushes */
@@ -84,10 +86,11 @@ typedef struct kiln_trace {
     int64_t graph_handles;     /* live handles whose values need gradients */
     kiln_tensor **spare_grads; /* the list of the last walk back, for the next one */
     int64_t spare_grads_capacity;
-    int walks;  /* gradients being written: they know values by number */
-    bool eager; /* KILN_EAGER=1: flush after each node */
-    bool busy;  /* inside a flush */
-    bool tf32;  /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
+    kiln_stretch *stretch; /* the last walk back, should the next one be the same (stretch.h); NULL: none yet */
+    int walks;             /* gradients being written: they know values by number */
+    bool eager;            /* KILN_EAGER=1: flush after each node */
+    bool busy;             /* inside a flush */
+    bool tf32;             /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
 } kiln_trace;
 
 /* The calling thread's trace; NULL with an error when memory runs out. */
