@@ -83,13 +83,16 @@ static bool finish_code(kiln_trace *tr)
         kiln_trace_put(tr, (int64_t)v->number << 32 | tr->commit_slots[k]);
         kiln_trace_put(tr, (int64_t)v->storage->bytes);
     }
-    tr->hash = kiln_hash_words(tr->code, tr->ncode);
     return true;
 }
 
 static kiln_plan *get_plan(kiln_trace *tr, bool *found)
 {
-    kiln_plan *p = kiln_plan_find(tr->hash, tr->code, tr->ncode);
+    kiln_plan *p = kiln_plan_find_newest(tr->code, tr->ncode);
+    if (!p) {
+        tr->hash = kiln_hash_words(tr->code, tr->ncode);
+        p = kiln_plan_find(tr->hash, tr->code, tr->ncode);
+    }
     *found = p != NULL;
     if (!p && (p = kiln_plan_build(tr)))
         kiln_plan_add(p);

@@ -64,7 +64,7 @@ typedef struct kiln_trace {
     int64_t nslots, slots_capacity;
     int64_t *code;
     int64_t ncode, code_capacity;
-    uint64_t hash; /* of all of the code, filled by a flush */
+    uint64_t hash; /* of all of the code, filled by a flush that looks for its plan */
     int32_t *kept; /* likewise: base values that get memory of their own, in order */
     int64_t nkept, kept_capacity;
     int32_t *commits; /* likewise: values that are written to storage that has memory */
