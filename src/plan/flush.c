@@ -136,9 +136,9 @@ static bool take_memory(kiln_trace *tr, const kiln_plan *p, kiln_block *arena)
         !KILN_GROW(tr->addresses, tr->addresses_capacity, (int64_t)p->nslots + p->noutputs) ||
         !check_room(tr, p, kiln_memory_left(p->device)))
         return false;
-    for (; tr->nblocks < p->noutputs; tr->nblocks++)
-        if (!kiln_memory_take(p->device, (size_t)p->output_bytes[tr->nblocks], &tr->blocks[tr->nblocks]))
-            return false;
+    tr->nblocks = kiln_memory_take_all(p->device, p->output_bytes, p->noutputs, tr->blocks);
+    if (tr->nblocks < p->noutputs)
+        return false;
     return !p->arena_bytes || kiln_memory_take_arena(p->device, (size_t)p->arena_bytes, arena);
 }
 

@@ -125,7 +125,11 @@ static inline void kiln_trace_put(kiln_trace *tr, int64_t word)
 bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot);
 
 /* False with an error if the storage has nothing to read: pending elsewhere, or its step was discarded. */
-bool kiln_trace_has_value(const kiln_storage *s, const char *who);
+bool kiln_trace_fail_no_value(const kiln_storage *s, const char *who);
+static inline bool kiln_trace_has_value(const kiln_storage *s, const char *who)
+{
+    return (s->has_memory && kiln_storage_computed(s)) || kiln_trace_fail_no_value(s, who);
+}
 
 /* For tensors by recipe (recipe.h). Records the operation: a handle for its result, or NULL with an error. */
 kiln_tensor *kiln_trace_follow(kiln_trace *tr, const kiln_tensor *t);
