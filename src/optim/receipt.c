@@ -53,35 +53,49 @@ static void count(kiln_optim *o, const kiln_optim_receipt *r, int by)
     o->steps += r->counts ? by : 0;
 }
 
-/* Takes receipt i off the list; its memory stays behind the last one. */
-static void drop(kiln_optim *o, int64_t i)
+/* Whether there may be something to settle. Runs of a device end in order, and with one that fails all behind it do:
+ * while both the first and the last are open, all are. */
+static bool has_news(const kiln_optim *o)
 {
-    kiln_optim_receipt r = o->receipts[i];
-    kiln_release(r.token);
-    r.token = NULL;
-    memmove(&o->receipts[i], &o->receipts[i + 1], (size_t)(o->nreceipts - i - 1) * sizeof r);
-    o->receipts[--o->nreceipts] = r;
+    return o->nreceipts > 0 && (o->nreceipts >= PATIENCE || fate_of(&o->receipts[0]) != UNKNOWN ||
+                                fate_of(&o->receipts[o->nreceipts - 1]) != UNKNOWN);
+}
+
+static bool has_failed(const kiln_optim *o)
+{
+    for (int64_t i = 0; i < o->nreceipts; i++)
+        if (runs_on(&o->receipts[i]) && fate_of(&o->receipts[i]) == DISCARDED)
+            return true;
+    return false;
+}
+
+/* Open receipts move to the front; the memory of those that are settled stays behind them. */
+static void keep_open(kiln_optim *o, bool waited)
+{
+    int64_t open = 0;
+    for (int64_t i = 0; i < o->nreceipts; i++) {
+        kiln_optim_receipt r = o->receipts[i];
+        fate f = fate_of(&r);
+        if (f == UNKNOWN && !(waited && runs_on(&r))) {
+            o->receipts[i] = o->receipts[open];
+            o->receipts[open++] = r;
+            continue;
+        }
+        if (f == DISCARDED)
+            count(o, &r, -1);
+        kiln_release(r.token);
+        o->receipts[i].token = NULL;
+    }
+    o->nreceipts = open;
 }
 
 bool kiln_optim_settle(kiln_optim *o)
 {
-    bool wait = o->nreceipts >= PATIENCE, ok = true;
-    for (int64_t i = 0; i < o->nreceipts && !wait; i++)
-        wait = runs_on(&o->receipts[i]) && fate_of(&o->receipts[i]) == DISCARDED;
-    if (wait)
-        ok = wait_for_devices(o);
-    for (int64_t i = 0; i < o->nreceipts;) {
-        fate f = fate_of(&o->receipts[i]);
-        if (f == UNKNOWN && wait && runs_on(&o->receipts[i]))
-            f = TAKEN;
-        if (f == UNKNOWN) {
-            i++;
-            continue;
-        }
-        if (f == DISCARDED)
-            count(o, &o->receipts[i], -1);
-        drop(o, i);
-    }
+    if (!has_news(o))
+        return true;
+    bool wait = o->nreceipts >= PATIENCE || has_failed(o);
+    bool ok = !wait || wait_for_devices(o);
+    keep_open(o, wait);
     return ok;
 }
 
@@ -115,8 +129,11 @@ bool kiln_optim_close_receipt(kiln_optim *o, kiln_device device)
 
 void kiln_optim_drop_receipts(kiln_optim *o, bool all)
 {
-    while (o->nreceipts)
-        drop(o, o->nreceipts - 1);
+    while (o->nreceipts) {
+        kiln_optim_receipt *r = &o->receipts[--o->nreceipts];
+        kiln_release(r->token);
+        r->token = NULL;
+    }
     for (int64_t i = 0; all && i < o->receipts_capacity; i++)
         kiln_free(o->receipts[i].marks);
     if (all)

@@ -8,12 +8,13 @@ enum {
     /* Picoseconds for a tile that takes a block from other products of the same wave. Also about what tiles cost each
      * other in the second level cache. */
     ROOM = 4500,
-    /* Beyond this estimate, in nanoseconds, k is so long, and the result so small, that it should be cut between
-     * blocks more than it can be here. */
-    MOST_TIME = 25000,
+    /* Beyond this estimate, in nanoseconds, the library does better: k is long and the result small, or there is much
+     * to do without tensor cores. */
+    MOST_TIME = 9000,
     MOST_TENSOR_TIME = 60000,
-    /* Nanoseconds of a wave that joins cuts, and bytes of partial sums that are written and read in one. */
-    JOIN = 2000,
+    /* Nanoseconds of a wave that joins cuts and of what their tiles take from other products, and bytes of partial sums
+     * that are written and read in one. */
+    JOIN = 5000,
     JOINED = 2000,
     SHORTEST_CUT = 128 /* elements along k */
 };
