@@ -130,7 +130,7 @@ kiln_tensor *kiln_pw_call_as(const kiln_op *op, kiln_dtype dtype, kiln_tensor *c
 {
     kiln_tensor *same[3] = {NULL};
     for (int i = 0; i < n; i++) {
-        same[i] = in[i] ? kiln_cast(in[i], dtype) : NULL;
+        same[i] = !in[i] || in[i]->dtype == dtype ? in[i] : kiln_cast(in[i], dtype);
         if (in[i] && !same[i])
             return NULL;
     }

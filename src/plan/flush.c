@@ -52,8 +52,7 @@ static bool list_results(kiln_trace *tr, bool final)
         kiln_value *v = &tr->values[i];
         if (v->base != i || v->node < 0)
             continue;
-        int32_t newest = v->storage->version ? kiln_map_get(&tr->written, v->storage) : -1; /* 0: never assigned */
-        if (newest >= 0 && newest != i)
+        if (v->version != v->storage->version)
             continue; /* a later assignment replaces it */
         if (v->storage->has_memory) {
             if (!kiln_trace_slot(tr, v->storage, &tr->commit_slots[tr->ncommits]))
