@@ -196,24 +196,41 @@ static bool refuse(kiln_device device, size_t size, const kiln_memory_stats *s, 
                      kiln_device_name(device), size, (unsigned long long)s->in_use, itself);
 }
 
-bool kiln_memory_take(kiln_device device, size_t bytes, kiln_block *block)
+static bool take(pool *p, size_t size, kiln_block *block, bool *limited)
+{
+    *block = (kiln_block){0};
+    if (!take_cached(p, size, block) && !take_fresh(p, size, block, limited))
+        return false;
+    block->bytes = size;
+    p->slack += block->size - size;
+    now_in_use(p, size);
+    return true;
+}
+
+int64_t kiln_memory_take_all(kiln_device device, const int64_t *bytes, int64_t n, kiln_block *blocks)
 {
     pool *p = lock_pool(device);
     if (!p)
-        return false;
-    size_t size = round_up(p, bytes);
+        return 0;
     bool limited = false;
-    *block = (kiln_block){0};
-    bool ok = take_cached(p, size, block) || take_fresh(p, size, block, &limited);
-    if (ok) {
-        block->bytes = size;
-        p->slack += block->size - size;
-        now_in_use(p, size);
+    int64_t taken = 0;
+    while (taken < n && take(p, round_up(p, (size_t)bytes[taken]), &blocks[taken], &limited))
+        taken++;
+    if (taken == n) {
+        pthread_mutex_unlock(&lock);
+        return n;
     }
     kiln_memory_stats stats = p->stats;
-    uint64_t beside = ok ? 0 : overhead(p);
+    size_t size = round_up(p, (size_t)bytes[taken]);
+    uint64_t beside = overhead(p);
     pthread_mutex_unlock(&lock);
-    return ok || refuse(device, size, &stats, limited, beside);
+    refuse(device, size, &stats, limited, beside);
+    return taken;
+}
+
+bool kiln_memory_take(kiln_device device, size_t bytes, kiln_block *block)
+{
+    return kiln_memory_take_all(device, &(int64_t){(int64_t)bytes}, 1, block) == 1;
 }
 
 void kiln_memory_give(kiln_device device, kiln_block block)

@@ -76,23 +76,19 @@ bool kiln_pw_infer(kiln_call *c)
         return false;
     kiln_desc *out = &c->out[0];
     kiln_dtype dtype = c->in[values]->dtype;
-    int64_t shape[KILN_MAX_DIMS];
-    int ndim = 0;
-    for (int i = 0; i < c->nin; i++) {
+    kiln_desc_like(out, c->in[0]);
+    for (int i = 1; i < c->nin; i++) {
         const kiln_tensor *x = c->in[i];
         if (i > values && !kiln_check_same_dtype(c, values, i))
             return false;
-        if (!kiln_broadcast(ndim, shape, x->ndim, x->shape, &out->ndim, out->shape))
-            return fail_broadcast(c, ndim, shape, x);
-        ndim = out->ndim;
-        for (int d = 0; d < ndim; d++)
-            shape[d] = out->shape[d];
+        if (!kiln_broadcast(out->ndim, out->shape, x->ndim, x->shape, &out->ndim, out->shape))
+            return fail_broadcast(c, out->ndim, out->shape, x);
     }
     if (row->kind == KILN_PW_IS_TEST)
         dtype = KILN_BOOL;
     else if (row->kind == KILN_PW_IS_CAST)
         dtype = (kiln_dtype)c->attrs.i[0];
-    kiln_desc_set(out, dtype, ndim, shape);
+    out->dtype = dtype;
     return true;
 }
 
@@ -134,7 +130,7 @@ kiln_tensor *kiln_pw_call_as(const kiln_op *op, kiln_dtype dtype, kiln_tensor *c
 {
     kiln_tensor *same[3] = {NULL};
     for (int i = 0; i < n; i++) {
-        same[i] = in[i] ? kiln_cast(in[i], dtype) : NULL;
+        same[i] = !in[i] || in[i]->dtype == dtype ? in[i] : kiln_cast(in[i], dtype);
         if (in[i] && !same[i])
             return NULL;
     }

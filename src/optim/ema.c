@@ -97,7 +97,7 @@ static bool blend(kiln_tensor *average, kiln_tensor *weight, double decay)
         return kiln_assign(average, weight); /* counters are copied */
     kiln_program p;
     kiln_program_begin(&p, KILN_IN(average, weight));
-    kiln_program_assign(&p, average, kiln_program_put(&p, KILN_PW_lerp, 0, 1, 1 - decay));
+    kiln_program_assign(&p, 0, kiln_program_put(&p, KILN_PW_lerp, 0, 1, 1 - decay));
     return kiln_program_record(&p);
 }
 

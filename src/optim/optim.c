@@ -190,20 +190,24 @@ static void notice_unzeroed(kiln_optim *o, const kiln_optim_param *p)
                 o->rule->op.name, p->name);
 }
 
-static bool update_one(kiln_optim *o, const kiln_optim_param *p)
+/* Writes p's update. In most steps that is the one written before it in *u, of other tensors: formulas look at options,
+ * the count of steps and which states there are. */
+static bool update_one(kiln_optim *o, const kiln_optim_param *p, kiln_update *u)
 {
-    kiln_update u; /* mostly room for the program: filled in, not cleared */
-    u.options = &o->groups[p->group];
-    u.step = p->steps + 1;
-    u.powers = o->powers;
     kiln_tensor *in[KILN_UPDATE_STATE + KILN_OPTIM_STATES] = {p->tensor, kiln_grad_of(p->tensor)};
     int n = KILN_UPDATE_STATE;
     for (int k = 0; k < KILN_OPTIM_STATES; k++)
         if ((in[KILN_UPDATE_STATE + k] = p->state[k]))
             n = KILN_UPDATE_STATE + k + 1;
-    kiln_program_begin(&u.program, in, n);
-    o->rule->update(&u);
-    return kiln_program_record(&u.program);
+    if (u->options == &o->groups[p->group] && u->step == p->steps + 1 && u->program.call.nin == n)
+        kiln_program_set_inputs(&u->program, in);
+    else {
+        u->options = &o->groups[p->group];
+        u->step = p->steps + 1;
+        kiln_program_begin(&u->program, in, n);
+        o->rule->update(u);
+    }
+    return kiln_program_record(&u->program);
 }
 
 /* The updates of all parameters on one device, and the receipt for them. */
@@ -211,11 +215,14 @@ static bool update_device(kiln_optim *o, int64_t first, bool counts)
 {
     kiln_device device = o->params[first].tensor->device;
     kiln_optim_receipt *receipt = kiln_optim_open_receipt(o, counts);
+    kiln_update u; /* mostly room for the program: filled in, not cleared */
+    u.options = NULL;
+    u.powers = o->powers;
     for (int64_t i = first; receipt && i < o->nparams; i++) {
         kiln_optim_param *p = &o->params[i];
         if (p->done || p->tensor->device != device || !is_due(p))
             continue;
-        if (!update_one(o, p))
+        if (!update_one(o, p, &u))
             return false;
         receipt->marks[i] = 1;
         p->done = true;

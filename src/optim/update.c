@@ -39,7 +39,7 @@ ROW2(maximum)
 /* The parameter, or a state, holds the value from now on. */
 static void assign(kiln_update *u, reg to, reg value)
 {
-    kiln_program_assign(&u->program, u->program.in[to], value);
+    kiln_program_assign(&u->program, to, value);
 }
 
 /* ---- What formulas share ---- */

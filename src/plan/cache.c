@@ -53,18 +53,41 @@ static void drop(kiln_plan *list)
     }
 }
 
+static bool is_of(const kiln_plan *p, const int64_t *code, int64_t ncode)
+{
+    return p->ncode == ncode && memcmp(p->code, code, (size_t)ncode * sizeof *code) == 0;
+}
+
+/* With the lock held: a reference for whoever has found it. */
+static void found(kiln_plan *p)
+{
+    atomic_fetch_add(&p->refs, 1);
+    if (p != cache.newest) {
+        unlink_plan(p);
+        link_newest(p);
+    }
+    cache.stats.hits++;
+}
+
+kiln_plan *kiln_plan_find_newest(const int64_t *code, int64_t ncode)
+{
+    pthread_mutex_lock(&cache.lock);
+    kiln_plan *p = cache.newest && is_of(cache.newest, code, ncode) ? cache.newest : NULL;
+    if (p)
+        found(p);
+    pthread_mutex_unlock(&cache.lock);
+    return p;
+}
+
 kiln_plan *kiln_plan_find(uint64_t hash, const int64_t *code, int64_t ncode)
 {
     pthread_mutex_lock(&cache.lock);
     kiln_plan *p = cache.buckets[hash % BUCKETS];
-    while (p && (p->hash != hash || p->ncode != ncode || memcmp(p->code, code, (size_t)ncode * sizeof *code) != 0))
+    while (p && (p->hash != hash || !is_of(p, code, ncode)))
         p = p->same;
-    if (p) {
-        atomic_fetch_add(&p->refs, 1);
-        unlink_plan(p);
-        link_newest(p);
-        cache.stats.hits++;
-    } else
+    if (p)
+        found(p);
+    else
         cache.stats.misses++;
     pthread_mutex_unlock(&cache.lock);
     return p;

@@ -52,8 +52,7 @@ static bool list_results(kiln_trace *tr, bool final)
         kiln_value *v = &tr->values[i];
         if (v->base != i || v->node < 0)
             continue;
-        int32_t newest = v->storage->version ? kiln_map_get(&tr->written, v->storage) : -1; /* 0: never assigned */
-        if (newest >= 0 && newest != i)
+        if (v->version != v->storage->version)
             continue; /* a later assignment replaces it */
         if (v->storage->has_memory) {
             if (!kiln_trace_slot(tr, v->storage, &tr->commit_slots[tr->ncommits]))
@@ -83,13 +82,16 @@ static bool finish_code(kiln_trace *tr)
         kiln_trace_put(tr, (int64_t)v->number << 32 | tr->commit_slots[k]);
         kiln_trace_put(tr, (int64_t)v->storage->bytes);
     }
-    tr->hash = kiln_hash_words(tr->code, tr->ncode);
     return true;
 }
 
 static kiln_plan *get_plan(kiln_trace *tr, bool *found)
 {
-    kiln_plan *p = kiln_plan_find(tr->hash, tr->code, tr->ncode);
+    kiln_plan *p = kiln_plan_find_newest(tr->code, tr->ncode);
+    if (!p) {
+        tr->hash = kiln_hash_words(tr->code, tr->ncode);
+        p = kiln_plan_find(tr->hash, tr->code, tr->ncode);
+    }
     *found = p != NULL;
     if (!p && (p = kiln_plan_build(tr)))
         kiln_plan_add(p);
@@ -133,9 +135,9 @@ static bool take_memory(kiln_trace *tr, const kiln_plan *p, kiln_block *arena)
         !KILN_GROW(tr->addresses, tr->addresses_capacity, (int64_t)p->nslots + p->noutputs) ||
         !check_room(tr, p, kiln_memory_left(p->device)))
         return false;
-    for (; tr->nblocks < p->noutputs; tr->nblocks++)
-        if (!kiln_memory_take(p->device, (size_t)p->output_bytes[tr->nblocks], &tr->blocks[tr->nblocks]))
-            return false;
+    tr->nblocks = kiln_memory_take_all(p->device, p->output_bytes, p->noutputs, tr->blocks);
+    if (tr->nblocks < p->noutputs)
+        return false;
     return !p->arena_bytes || kiln_memory_take_arena(p->device, (size_t)p->arena_bytes, arena);
 }
 

@@ -140,6 +140,7 @@ void kiln_plan_unref(kiln_plan *plan);
 
 /* The cache. A found plan comes with a reference; an added one is shared from then on. */
 kiln_plan *kiln_plan_find(uint64_t hash, const int64_t *code, int64_t ncode);
+kiln_plan *kiln_plan_find_newest(const int64_t *code, int64_t ncode); /* if it was found or added last: needs no hash */
 void kiln_plan_add(kiln_plan *plan);
 
 /* The largest batch with which a step that does not fit into `left` bytes would; 0 when none is known to. *batch

@@ -10,6 +10,9 @@ enum { KILN_BLOCK_ALIGN = 64 };
 bool kiln_memory_take(kiln_device device, size_t bytes, kiln_block *block);
 void kiln_memory_give(kiln_device device, kiln_block block);
 
+/* Blocks of these sizes, one after the other; how many were there, with the error of the first one that was not. */
+int64_t kiln_memory_take_all(kiln_device device, const int64_t *bytes, int64_t n, kiln_block *blocks);
+
 /* Copies between host and device; the host side may be reused when they return. False with an error. */
 bool kiln_copy_in(kiln_device device, kiln_address to, const void *from, size_t bytes);
 bool kiln_copy_out(kiln_device device, void *to, kiln_address from, size_t bytes);

@@ -5,7 +5,7 @@
 #include "core/fail.h"
 #include "ops/helpers.h"
 #include "tensor/scope.h"
-#include "trace/trace.h"
+#include "trace/stretch.h"
 
 /* ---- Scopes and flags ---- */
 
@@ -106,6 +106,7 @@ typedef struct walk {
     bool *stop;              /* kiln_grad: values whose gradient is wanted; NULL for kiln_backward */
     bool accumulate;         /* kiln_backward: into the leaves' .grad */
     bool hooked;             /* some value has a hook: others may hold on to what the walk makes */
+    kiln_stretch *stretch;   /* is told what arrives where; NULL: this walk cannot be written again */
 } walk;
 
 static bool add_grad(walk *w, int32_t value, kiln_tensor *g)
@@ -227,6 +228,14 @@ static bool is_own(const walk *w, const kiln_tensor *g)
            g->storage->role == KILN_ROLE_DATA && kiln_tensor_is_whole(g);
 }
 
+/* g is the gradient of t from now on, which had `before`. */
+static bool hand_grad(kiln_trace *tr, kiln_tensor *t, const kiln_tensor *before, kiln_tensor *g)
+{
+    g->storage->role = KILN_ROLE_GRADIENT;
+    g->spent = before && before->spent ? KILN_SPENT_AND_ADDED_TO : KILN_UNSPENT;
+    return set_grad(tr, t, g);
+}
+
 static bool leaf_arrived(walk *w, int32_t value)
 {
     if (!w->grads[value])
@@ -240,15 +249,12 @@ static bool leaf_arrived(walk *w, int32_t value)
     if (!e)
         return false;
     kiln_tensor *g = w->grads[value], *before = kiln_grad_of(t);
-    if (before)
+    if (before) {
         g = kiln_add(before, g);
-    else if (!is_own(w, g)) /* a copy, so that no two gradients share memory */
+        w->stretch = NULL;
+    } else if (!is_own(w, g)) /* a copy, so that no two gradients share memory */
         g = kiln_clone(g);
-    if (!g)
-        return false;
-    g->storage->role = KILN_ROLE_GRADIENT;
-    g->spent = before && before->spent ? KILN_SPENT_AND_ADDED_TO : KILN_UNSPENT;
-    return set_grad(w->tr, t, g);
+    return g && (!w->stretch || kiln_stretch_arrived(w->stretch, value, g->value)) && hand_grad(w->tr, t, before, g);
 }
 
 /* Values and nodes are in the order they were written, so one pass from the last to the first sees every gradient
@@ -280,6 +286,20 @@ static bool has_hooks(const kiln_trace *tr)
     return false;
 }
 
+/* The walk is the last one once more. */
+static bool walk_again(kiln_trace *tr)
+{
+    const kiln_stretch *s = tr->stretch;
+    if (!kiln_stretch_append(tr))
+        return false;
+    for (int64_t i = 0; i < s->narrivals; i++) {
+        kiln_tensor *t = tr->values[s->arrivals[i].leaf].leaf, *g = kiln_trace_handle(tr, s->arrivals[i].grad);
+        if (!g || !kiln_tensor_extras(t) || !hand_grad(tr, t, NULL, g))
+            return false;
+    }
+    return true;
+}
+
 static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *who)
 {
     if (!kiln_needs_grad(output)) {
@@ -292,10 +312,16 @@ static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *wh
     if (grad && (grad->ndim != output->ndim || memcmp(grad->shape, output->shape, output->ndim * sizeof *grad->shape)))
         return kiln_fail(KILN_E_SHAPE, who, "the gradient has shape %s, but the output has %s",
                          kiln_shape_text(grad->ndim, grad->shape), kiln_shape_text(output->ndim, output->shape));
+    w->hooked = has_hooks(w->tr);
+    if (w->accumulate && !grad && !w->hooked) {
+        if (kiln_stretch_fits(w->tr, value))
+            return walk_again(w->tr);
+        if (!kiln_stretch_begin(w->tr, value, &w->stretch))
+            return false;
+    }
     if (!grad && !(grad = kiln_ones_like(output)))
         return false;
     w->count = w->tr->nvalues;
-    w->hooked = has_hooks(w->tr);
     w->grads = w->tr->spare_grads;
     w->capacity = w->tr->spare_grads_capacity;
     w->tr->spare_grads = NULL; /* a hook may start a walk of its own */
@@ -303,7 +329,7 @@ static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *wh
     if (!KILN_GROW(w->grads, w->capacity, w->count))
         return false;
     memset(w->grads, 0, (size_t)w->count * sizeof *w->grads);
-    return add_grad(w, value, grad) && walk_back(w, value);
+    return add_grad(w, value, grad) && walk_back(w, value) && (!w->stretch || kiln_stretch_end(w->stretch, w->tr));
 }
 
 static void end_walk(walk *w)

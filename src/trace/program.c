@@ -15,7 +15,13 @@ void kiln_program_begin(kiln_program *p, kiln_tensor *const *in, int n)
     p->call.nout = 0;
     p->call.attrs.nints = p->call.attrs.nfloats = p->nrows = 0;
     p->full = n > KILN_PROGRAM_INPUTS;
-    for (int i = 0; i < n && !p->full; i++)
+    if (!p->full)
+        kiln_program_set_inputs(p, in);
+}
+
+void kiln_program_set_inputs(kiln_program *p, kiln_tensor *const *in)
+{
+    for (int i = 0; i < p->call.nin; i++)
         p->in[i] = in[i];
 }
 
@@ -50,7 +56,7 @@ kiln_register kiln_program_put(kiln_program *p, kiln_pw_id row, kiln_register a,
     return p->call.nin + i;
 }
 
-void kiln_program_assign(kiln_program *p, kiln_tensor *to, kiln_register value)
+void kiln_program_assign(kiln_program *p, kiln_register to, kiln_register value)
 {
     if (p->call.nout == KILN_MAX_OUTPUTS)
         p->full = true;
@@ -74,24 +80,27 @@ static bool is_like(const kiln_tensor *a, const kiln_tensor *b)
 /* True if the program can be a node: one shape, and each destination a storage that has memory, whole. */
 static bool is_uniform(const kiln_program *p)
 {
-    const kiln_tensor *first = p->to[0];
+    const kiln_tensor *first = p->in[p->to[0]];
     if (kiln_thread_state()->grad_enabled || !kiln_dtype_is_float((kiln_dtype)first->dtype))
         return false;
     for (int i = 0; i < p->call.nin; i++)
-        if (p->in[i] && !is_like(p->in[i], first))
+        if (p->in[i] && p->in[i] != first && !is_like(p->in[i], first))
             return false;
     for (int j = 0; j < p->call.nout; j++)
-        if (!is_like(p->to[j], first) || !p->to[j]->storage->has_memory || !kiln_tensor_is_whole(p->to[j]))
+        if (!p->in[p->to[j]]->storage->has_memory || !kiln_tensor_is_whole(p->in[p->to[j]]))
             return false;
     return true;
 }
 
 static bool record_node(kiln_trace *tr, kiln_program *p)
 {
-    for (int j = 0; j < p->call.nout; j++)
-        kiln_desc_like(&p->call.out[j], p->to[j]);
+    kiln_tensor *to[KILN_MAX_OUTPUTS];
+    for (int j = 0; j < p->call.nout; j++) {
+        to[j] = p->in[p->to[j]];
+        kiln_desc_like(&p->call.out[j], to[j]);
+    }
     p->call.in = p->in;
-    return kiln_trace_assign(tr, &p->call, p->to);
+    return kiln_trace_assign(tr, &p->call, to);
 }
 
 /* The same, operation by operation. */
@@ -106,7 +115,7 @@ static bool write_rows(const kiln_program *p)
     for (int i = 0; i < p->nrows; i++) {
         kiln_program_row r = kiln_program_row_at(attrs->i, i);
         if (r.row == KILN_PW_copy) {
-            if (!kiln_assign(p->to[assigned++], value[r.src[0]]))
+            if (!kiln_assign(p->in[p->to[assigned++]], value[r.src[0]]))
                 return false;
             continue;
         }

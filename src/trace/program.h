@@ -18,7 +18,7 @@ typedef int kiln_register;
 typedef struct kiln_program {
     kiln_call call;
     kiln_tensor *in[KILN_PROGRAM_INPUTS];
-    kiln_tensor *to[KILN_MAX_OUTPUTS]; /* what is assigned to, in order */
+    kiln_register to[KILN_MAX_OUTPUTS]; /* the inputs that are assigned to, in order */
     int nrows;
     bool full; /* more was written than there is room for */
 } kiln_program;
@@ -29,8 +29,11 @@ void kiln_program_begin(kiln_program *p, kiln_tensor *const *in, int n);
 /* A row of pointwise.def whose result has the type of its operands; operands and numbers beyond its own are ignored. */
 kiln_register kiln_program_put(kiln_program *p, kiln_pw_id row, kiln_register a, kiln_register b, double s);
 
-/* The tensor holds the register's value from now on. */
-void kiln_program_assign(kiln_program *p, kiln_tensor *to, kiln_register value);
+/* The input `to` holds the register's value from now on. */
+void kiln_program_assign(kiln_program *p, kiln_register to, kiln_register value);
+
+/* The same program for as many other inputs. */
+void kiln_program_set_inputs(kiln_program *p, kiln_tensor *const *in);
 
 /* Records it; false with an error. Outside kiln_no_grad, or where shapes, types or memory layouts differ, it is written
  * operation by operation, which means the same. */

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "tensor/scope.h"
+#include "trace/stretch.h"
 
 /* Epochs tell traces apart, also those of different threads. */
 static atomic_uint_fast64_t next_epoch = 1;
@@ -30,6 +31,7 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->blocks);
     kiln_free(tr->replaced);
     kiln_free(tr->spare_grads);
+    kiln_stretch_free(tr->stretch);
     kiln_free(tr);
 }
 
@@ -112,10 +114,8 @@ bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot)
     return true;
 }
 
-bool kiln_trace_has_value(const kiln_storage *s, const char *who)
+bool kiln_trace_fail_no_value(const kiln_storage *s, const char *who)
 {
-    if (s->has_memory && kiln_storage_computed(s))
-        return true;
     if (s->has_memory && !kiln_device_wait(s->device))
         return false; /* the error of the run that failed, if nobody was told yet */
     kiln_fail(KILN_E_STATE, who, "a tensor has no value: it is pending in another thread, or its step was discarded");
@@ -268,13 +268,14 @@ int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t)
 }
 
 /* Takes over a reference to the storage. */
-static kiln_tensor *handle_of(kiln_trace *tr, const kiln_value *v, kiln_storage *s)
+static kiln_tensor *handle_of(kiln_trace *tr, int32_t value, kiln_storage *s)
 {
+    const kiln_value *v = &tr->values[value];
     kiln_tensor *t = kiln_tensor_make(s, (kiln_dtype)v->dtype, v->ndim, v->shape, v->stride, v->offset);
     if (!t)
         return NULL;
     t->epoch = tr->epoch;
-    t->value = (int32_t)(v - tr->values);
+    t->value = value;
     t->version = s->version; /* the handle means this value, also if the storage was assigned to since */
     t->leaf = false;
     t->requires_grad = v->requires_grad;
@@ -286,7 +287,7 @@ kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value)
 {
     kiln_storage *s = tr->values[tr->values[value].base].storage;
     kiln_storage_ref(s);
-    return handle_of(tr, &tr->values[value], s);
+    return handle_of(tr, value, s);
 }
 
 void kiln_trace_forget(const kiln_tensor *t)
@@ -308,19 +309,24 @@ static bool make_room(kiln_trace *tr, const kiln_call *c)
            KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 5 + c->nin + c->attrs.nints + KILN_MAX_DIMS);
 }
 
-static void put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n)
+/* Writes what the node is made of, and the same as code; returns how long that is then. */
+static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, const int32_t *in)
 {
-    int64_t *word = tr->code + tr->ncode;
+    int32_t *operands = tr->operands + n->in;
+    int64_t *ints = tr->ints + n->ints, *word = tr->code + tr->ncode;
+    int nin = c->nin, nints = c->attrs.nints, nfloats = c->attrs.nfloats;
     *word++ = (int64_t)(intptr_t)n->op;
     *word++ = (int64_t)(intptr_t)n->origin;
-    *word++ = (int64_t)n->nin << 32 | n->nints << 16 | n->nfloats;
-    for (int i = 0; i < n->nin; i++) {
-        int32_t in = tr->operands[n->in + i];
-        *word++ = in < 0 ? INT64_MIN : tr->values[in].number;
+    *word++ = (int64_t)nin << 32 | nints << 16 | nfloats;
+    for (int i = 0; i < nin; i++) {
+        operands[i] = in[i];
+        *word++ = in[i] < 0 ? INT64_MIN : tr->values[in[i]].number;
     }
-    for (int i = 0; i < n->nints; i++)
-        *word++ = c->attrs.i[i];
-    tr->ncode = word - tr->code;
+    for (int i = 0; i < nints; i++)
+        *word++ = ints[i] = c->attrs.i[i];
+    for (int i = 0; i < nfloats; i++)
+        tr->floats[n->floats + i] = c->attrs.f[i];
+    return word - tr->code;
 }
 
 static kiln_storage *output_storage(const kiln_desc *d, kiln_device device, int refs)
@@ -350,7 +356,7 @@ static bool add_output(kiln_trace *tr, const kiln_desc *d, const kiln_node *n, i
     int64_t dense[KILN_MAX_DIMS];
     if (!view)
         kiln_dense_strides(d->ndim, d->shape, dense);
-    kiln_value *v = new_value(tr, (int32_t)(n - tr->nodes), s, d->dtype, d->ndim, d->shape, view ? d->stride : dense,
+    kiln_value *v = new_value(tr, (int32_t)tr->nnodes, s, d->dtype, d->ndim, d->shape, view ? d->stride : dense,
                               view ? d->offset : 0);
     v->number = (v->node - tr->first_node) * KILN_MAX_OUTPUTS + j;
     v->requires_grad = n->requires_grad && kiln_dtype_is_float(d->dtype);
@@ -359,7 +365,7 @@ static bool add_output(kiln_trace *tr, const kiln_desc *d, const kiln_node *n, i
         v->version = base->version;
     } else
         s->trace_refs += !s->has_memory;
-    return !out || (out[j] = handle_of(tr, v, s));
+    return !out || (out[j] = handle_of(tr, n->out + j, s));
 }
 
 static void take_back_outputs(kiln_trace *tr, int64_t values)
@@ -415,12 +421,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
                      .floats = (int32_t)tr->nfloats,
                      .nfloats = c->attrs.nfloats,
                      .requires_grad = grad && th->grad_enabled && c->op->grad};
-    for (int i = 0; i < n->nin; i++)
-        tr->operands[n->in + i] = in[i];
-    for (int i = 0; i < n->nints; i++)
-        tr->ints[n->ints + i] = c->attrs.i[i];
-    for (int i = 0; i < n->nfloats; i++)
-        tr->floats[n->floats + i] = c->attrs.f[i];
+    int64_t ncode = put_node(tr, c, n, in);
     for (int j = 0; j < n->nout; j++)
         if (!add_output(tr, &c->out[j], n, j, device, bind ? bind[j] : NULL, out)) {
             for (int k = 0; out && k < j; k++)
@@ -428,7 +429,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
             take_back_outputs(tr, n->out);
             return false;
         }
-    put_node(tr, c, n);
+    tr->ncode = ncode;
     tr->nnodes++;
     tr->noperands += n->nin;
     tr->nints += n->nints;

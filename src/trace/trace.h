@@ -39,6 +39,8 @@ typedef struct kiln_node {
     bool requires_grad;
 } kiln_node;
 
+typedef struct kiln_stretch kiln_stretch;
+
 typedef struct kiln_trace {
     uint64_t epoch;
     uint32_t segment; /* counts flushes */
@@ -62,7 +64,7 @@ typedef struct kiln_trace {
     int64_t nslots, slots_capacity;
     int64_t *code;
     int64_t ncode, code_capacity;
-    uint64_t hash; /* of all of the code, filled by a flush */
+    uint64_t hash; /* of all of the code, filled by a flush that looks for its plan */
     int32_t *kept; /* likewise: base values that get memory of their own, in order */
     int64_t nkept, kept_capacity;
     int32_t *commits; /* likewise: values that are written to storage that has memory */
@@ -84,10 +86,11 @@ typedef struct kiln_trace {
     int64_t graph_handles;     /* live handles whose values need gradients */
     kiln_tensor **spare_grads; /* the list of the last walk back, for the next one */
     int64_t spare_grads_capacity;
-    int walks;  /* gradients being written: they know values by number */
-    bool eager; /* KILN_EAGER=1: flush after each node */
-    bool busy;  /* inside a flush */
-    bool tf32;  /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
+    kiln_stretch *stretch; /* the last walk back, should the next one be the same (stretch.h); NULL: none yet */
+    int walks;             /* gradients being written: they know values by number */
+    bool eager;            /* KILN_EAGER=1: flush after each node */
+    bool busy;             /* inside a flush */
+    bool tf32;             /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
 } kiln_trace;
 
 /* The calling thread's trace; NULL with an error when memory runs out. */
@@ -122,7 +125,11 @@ static inline void kiln_trace_put(kiln_trace *tr, int64_t word)
 bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot);
 
 /* False with an error if the storage has nothing to read: pending elsewhere, or its step was discarded. */
-bool kiln_trace_has_value(const kiln_storage *s, const char *who);
+bool kiln_trace_fail_no_value(const kiln_storage *s, const char *who);
+static inline bool kiln_trace_has_value(const kiln_storage *s, const char *who)
+{
+    return (s->has_memory && kiln_storage_computed(s)) || kiln_trace_fail_no_value(s, who);
+}
 
 /* For tensors by recipe (recipe.h). Records the operation: a handle for its result, or NULL with an error. */
 kiln_tensor *kiln_trace_follow(kiln_trace *tr, const kiln_tensor *t);

@@ -81,7 +81,7 @@ static bool add_to(kiln_tensor *sum, kiln_tensor *value, double scale, double ke
     kiln_program_begin(&p, KILN_IN(sum, value));
     kiln_register more = kiln_program_put(&p, KILN_PW_mul_scalar, 1, 0, scale);
     kiln_register kept = kiln_program_put(&p, KILN_PW_mul_scalar, 0, 0, keep);
-    kiln_program_assign(&p, sum, kiln_program_put(&p, KILN_PW_add, kept, more, 0));
+    kiln_program_assign(&p, 0, kiln_program_put(&p, KILN_PW_add, kept, more, 0));
     return kiln_program_record(&p);
 }
 
