@@ -123,6 +123,24 @@ kiln_module *kiln_module_new(const char *kind, kiln_forward_fn forward, void *co
     return &o->base;
 }
 
+static bool add_outline(const kiln_module *m, uint64_t *outline)
+{
+    const uint64_t parts[] = {(uint64_t)(uintptr_t)m, (uint64_t)m->training, (uint64_t)m->nchildren,
+                              (uint64_t)m->nmembers};
+    for (int i = 0; i < 4; i++)
+        *outline = (*outline ^ parts[i]) * 0x9e3779b97f4a7c15u;
+    bool known = m->layer != &own_layer;
+    for (int64_t i = 0; known && i < m->nchildren; i++)
+        known = add_outline(m->children[i], outline);
+    return known;
+}
+
+bool kiln_module_outline(const kiln_module *m, uint64_t *outline)
+{
+    *outline = 0;
+    return add_outline(m, outline);
+}
+
 void *kiln_module_context(const kiln_module *m)
 {
     return m && m->layer == &own_layer ? ((const own *)m)->context : NULL;

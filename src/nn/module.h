@@ -54,6 +54,10 @@ kiln_module *kiln_module_built(kiln_module *m, bool ok);
 /* False with an error in the layer's name unless the number is at least `least`, and small enough to compute with. */
 bool kiln_module_at_least(const char *layer, const char *what, int64_t value, int64_t least);
 
+/* A number that changes when parts are added to the tree or change their mode. False if a forward function in it is not
+ * one of Kiln's own: what that does, nobody knows. */
+bool kiln_module_outline(const kiln_module *m, uint64_t *outline);
+
 /* "layer1.0.conv1" from the root; "" for a root. Cut where it is longer than the buffer. */
 void kiln_module_path(const kiln_module *m, char *buffer, size_t size);
 

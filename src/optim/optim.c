@@ -190,24 +190,33 @@ static void notice_unzeroed(kiln_optim *o, const kiln_optim_param *p)
                 o->rule->op.name, p->name);
 }
 
-/* Writes p's update. In most steps that is the one written before it in *u, of other tensors: formulas look at options,
- * the count of steps and which states there are. */
-static bool update_one(kiln_optim *o, const kiln_optim_param *p, kiln_update *u)
+/* The parameter's next update. `u` is mostly room for the program: not cleared but for its options. In most steps the
+ * update is the one written before it in *u, of other tensors: formulas look at options, the count of steps and which
+ * states there are. */
+static void write_update(kiln_optim *o, const kiln_optim_param *p, kiln_update *u)
 {
     kiln_tensor *in[KILN_UPDATE_STATE + KILN_OPTIM_STATES] = {p->tensor, kiln_grad_of(p->tensor)};
     int n = KILN_UPDATE_STATE;
     for (int k = 0; k < KILN_OPTIM_STATES; k++)
         if ((in[KILN_UPDATE_STATE + k] = p->state[k]))
             n = KILN_UPDATE_STATE + k + 1;
-    if (u->options == &o->groups[p->group] && u->step == p->steps + 1 && u->program.call.nin == n)
+    if (u->options == &o->groups[p->group] && u->step == p->steps + 1 && u->program.call.nin == n) {
         kiln_program_set_inputs(&u->program, in);
-    else {
-        u->options = &o->groups[p->group];
-        u->step = p->steps + 1;
-        kiln_program_begin(&u->program, in, n);
-        o->rule->update(u);
+        return;
     }
-    return kiln_program_record(&u->program);
+    u->options = &o->groups[p->group];
+    u->step = p->steps + 1;
+    u->powers = o->powers;
+    kiln_program_begin(&u->program, in, n);
+    o->rule->update(u);
+}
+
+static bool update_one(kiln_optim *o, int64_t i, kiln_update *u)
+{
+    kiln_trace *tr = kiln_trace_current();
+    int64_t at = tr->nfloats;
+    write_update(o, &o->params[i], u);
+    return kiln_program_record(&u->program) && kiln_trace_vary(tr, o, i, at, u->program.call.attrs.nfloats);
 }
 
 /* The updates of all parameters on one device, and the receipt for them. */
@@ -215,14 +224,13 @@ static bool update_device(kiln_optim *o, int64_t first, bool counts)
 {
     kiln_device device = o->params[first].tensor->device;
     kiln_optim_receipt *receipt = kiln_optim_open_receipt(o, counts);
-    kiln_update u; /* mostly room for the program: filled in, not cleared */
+    kiln_update u;
     u.options = NULL;
-    u.powers = o->powers;
     for (int64_t i = first; receipt && i < o->nparams; i++) {
         kiln_optim_param *p = &o->params[i];
         if (p->done || p->tensor->device != device || !is_due(p))
             continue;
-        if (!update_one(o, p, &u))
+        if (!update_one(o, i, &u))
             return false;
         receipt->marks[i] = 1;
         p->done = true;
@@ -271,6 +279,18 @@ bool kiln_optim_step(kiln_optim *o)
     for (int64_t i = 0; i < o->nparams; i++)
         if (o->params[i].done)
             kiln_grad_of(o->params[i].tensor)->spent = KILN_SPENT;
+    return true;
+}
+
+bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count)
+{
+    kiln_update u;
+    u.options = NULL;
+    write_update(o, &o->params[i], &u);
+    const kiln_attrs *attrs = &u.program.call.attrs;
+    if (attrs->nfloats != count)
+        return false;
+    memcpy(to, attrs->f, (size_t)count * sizeof *to);
     return true;
 }
 

@@ -4,6 +4,7 @@
 #define KILN_OPTIM_OPTIM_H
 
 #include "kiln/optim.h"
+#include "plan/rerun.h"
 #include "trace/program.h"
 
 enum { KILN_OPTIM_STATES = 3 };
@@ -114,6 +115,15 @@ struct kiln_optim {
 /* The parameter's state tensors where it is: made, or moved after it. */
 bool kiln_optim_place_state(const kiln_optim *o, kiln_optim_param *p);
 void kiln_optim_free_names(kiln_optim *o);
+
+/* ---- Steps that are run again (plan/rerun.h) ---- */
+
+/* The numbers of parameter i's next update, as recording it would make them; false if there are not so many. */
+bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count);
+
+/* Runs a step that holds this optimizer's updates again, with the receipt that kiln_optim_step would have left. False
+ * with an error, and the step does not count. */
+bool kiln_optim_rerun(kiln_optim *o, kiln_rerun *step);
 
 /* ---- receipt.c ---- */
 

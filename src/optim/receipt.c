@@ -38,10 +38,13 @@ static bool runs_on(const kiln_optim_receipt *r)
 static bool wait_for_devices(const kiln_optim *o)
 {
     bool ok = true;
-    for (int64_t i = 0; i < o->nreceipts; i++) {
-        bool last = i + 1 == o->nreceipts || o->receipts[i + 1].token->device != o->receipts[i].token->device;
-        if (last && runs_on(&o->receipts[i]))
-            ok &= kiln_device_wait(o->receipts[i].token->device);
+    kiln_device waited_for = KILN_NO_DEVICE;
+    for (int64_t i = o->nreceipts; i-- > 0;) {
+        kiln_device device = o->receipts[i].token->device;
+        if (device == waited_for || !runs_on(&o->receipts[i]))
+            continue;
+        ok &= kiln_device_wait(device);
+        waited_for = device;
     }
     return ok;
 }
@@ -76,6 +79,8 @@ static void keep_open(kiln_optim *o, bool waited)
     for (int64_t i = 0; i < o->nreceipts; i++) {
         kiln_optim_receipt r = o->receipts[i];
         fate f = fate_of(&r);
+        if (!waited && f == DISCARDED && runs_on(&r))
+            f = UNKNOWN; /* failed since it was looked at: the next time, together with those behind it */
         if (f == UNKNOWN && !(waited && runs_on(&r))) {
             o->receipts[i] = o->receipts[open];
             o->receipts[open++] = r;
@@ -115,6 +120,11 @@ kiln_optim_receipt *kiln_optim_open_receipt(kiln_optim *o, bool counts)
     return r;
 }
 
+static void put_on_list(kiln_optim *o)
+{
+    count(o, &o->receipts[o->nreceipts++], 1);
+}
+
 bool kiln_optim_close_receipt(kiln_optim *o, kiln_device device)
 {
     kiln_optim_receipt *r = &o->receipts[o->nreceipts];
@@ -122,9 +132,26 @@ bool kiln_optim_close_receipt(kiln_optim *o, kiln_device device)
         r->token = kiln_keep(kiln_zeros(KILN_SHAPE(0), KILN_F32));
     if (!r->token)
         return false;
-    o->nreceipts++;
-    count(o, r, 1);
+    put_on_list(o);
     return true;
+}
+
+bool kiln_optim_rerun(kiln_optim *o, kiln_rerun *step)
+{
+    kiln_optim_receipt *r = kiln_optim_open_receipt(o, true);
+    for (int64_t i = 0; r && i < step->nvarying; i++)
+        if (step->varying[i].owner == o)
+            r->marks[step->varying[i].index] = 1;
+    kiln_storage *s = r ? kiln_storage_new(step->plan->device, 0) : NULL;
+    if (!s || !(r->token = kiln_keep(kiln_tensor_make(s, KILN_F32, KILN_SHAPE(0), NULL, 0))))
+        return false;
+    if (kiln_rerun_run(step, s)) {
+        put_on_list(o);
+        return true;
+    }
+    kiln_release(r->token);
+    r->token = NULL;
+    return false;
 }
 
 void kiln_optim_drop_receipts(kiln_optim *o, bool all)

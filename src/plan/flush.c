@@ -4,8 +4,8 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "plan/backend.h"
+#include "plan/rerun.h"
 #include "tensor/memory.h"
-#include "trace/trace.h"
 
 static _Thread_local kiln_plan_info last_info;
 
@@ -217,6 +217,11 @@ static kiln_plan_info info_of(const kiln_plan *p, bool found)
                             .replayed = found};
 }
 
+void kiln_plan_was_run(const kiln_plan *p, bool found)
+{
+    last_info = info_of(p, found);
+}
+
 /* A step in which an error was raised, and not cleared, will be discarded: nothing of it may run any more. */
 static bool step_has_failed(void)
 {
@@ -241,8 +246,10 @@ bool kiln_flush(kiln_trace *tr, bool final)
     kiln_plan *p = ok ? get_plan(tr, &found) : NULL;
     ok = p && run(tr, p, &running);
     if (ok) {
-        last_info = info_of(p, found);
+        kiln_plan_was_run(p, found);
         hand_over(tr, running);
+        if (tr->watcher)
+            kiln_rerun_segment(tr->watcher, tr, p);
         kiln_trace_next_segment(tr);
     } else
         kiln_trace_discard(tr);

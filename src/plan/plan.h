@@ -147,6 +147,9 @@ void kiln_plan_add(kiln_plan *plan);
  * receives the one it was recorded with. */
 int64_t kiln_plan_fitting_batch(const struct kiln_trace *tr, const kiln_plan *plan, int64_t left, int64_t *batch);
 
+/* For kiln_plan_last: this thread has run the plan; `found`: it was there already. */
+void kiln_plan_was_run(const kiln_plan *plan, bool found);
+
 /* A person's description; `names` are taken from the nodes of the trace. NULL with an error. */
 char *kiln_plan_text(const kiln_plan *plan);
 

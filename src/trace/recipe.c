@@ -60,7 +60,8 @@ kiln_tensor *kiln_trace_follow(kiln_trace *tr, const kiln_tensor *t)
     kiln_thread *th = kiln_thread_state();
     const kiln_op *composing = th->composing;
     th->composing = NULL; /* it is no part of what it is the first operand of */
-    bool ok = kiln_trace_record(tr, &c, t->device, NULL, &out);
+    bool ok = kiln_trace_record(tr, &c, t->device, NULL, &out) &&
+              kiln_trace_vary(tr, r, 0, tr->nfloats - r->attrs.nfloats, r->attrs.nfloats);
     th->composing = composing;
     return ok ? out : NULL;
 }

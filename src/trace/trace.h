@@ -91,6 +91,8 @@ typedef struct kiln_trace {
     bool eager;            /* KILN_EAGER=1: flush after each node */
     bool busy;             /* inside a flush */
     bool tf32;             /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
+
+    struct kiln_rerun *watcher; /* who wants to run the pending step again; NULL: nobody */
 } kiln_trace;
 
 /* The calling thread's trace; NULL with an error when memory runs out. */
@@ -155,6 +157,10 @@ void kiln_trace_clear(kiln_trace *tr);
 
 /* Forgets everything, and what is pending has never happened: storages are at the version their memory holds. */
 void kiln_trace_discard(kiln_trace *tr);
+
+/* Numbers recorded from trace->floats[at] on were made for this step: the owner has others for the next one. False with
+ * an error. Implemented by plan/rerun.c. */
+bool kiln_trace_vary(kiln_trace *tr, const void *owner, int64_t index, int64_t at, int64_t count);
 
 /* Plans and runs the pending segment. `final`: nothing will be differentiated afterwards, so only what live handles can
  * see is kept. On failure the segment is discarded, nothing was changed, and false is returned with an error.

@@ -17,8 +17,9 @@
 
 /* One batch. The last one of its window also updates the weights, and forgets the gradients in the same step, so that
  * they need no memory beyond it. */
-static bool train_batch(kiln_training *t, const kiln_batch *b, bool last)
+static bool record_batch(kiln_training *t, const kiln_batch *b, bool last)
 {
+    kiln_training_watch(t, b);
     kiln_step {
         kiln_tensor *output = kiln_forward(t->model, b->x);
         kiln_tensor *loss = kiln_task_loss(&t->task, output, b->x, b->y), *share = loss;
@@ -34,7 +35,13 @@ static bool train_batch(kiln_training *t, const kiln_batch *b, bool last)
             break;
         kiln_zero_grad(t->optim);
     }
+    kiln_training_watched(t);
     return kiln_ok();
+}
+
+static bool train_batch(kiln_training *t, const kiln_batch *b, bool last)
+{
+    return kiln_training_rerun(t, b) ? kiln_ok() : record_batch(t, b, last);
 }
 
 /* ---- Showing and logging ---- */
@@ -172,6 +179,7 @@ static bool train_batches(kiln_training *t)
     t->begun = kiln_seconds();
     t->waited_at = kiln_loader_waited(t->loader);
     t->done_here = 0;
+    kiln_training_expect_reruns(t);
     while (t->batch < t->batches) {
         if (t->batch % t->o.accumulate == 0) {
             if (asked_to_stop(t) || at_limit(t))
@@ -385,6 +393,7 @@ kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options
     kiln_log_close(&t.log);
     if (t.folder >= 0)
         close(t.folder);
+    kiln_rerun_free(&t.rerun);
     kiln_loader_free(t.loader);
     kiln_meter_free(&t.meter);
     kiln_meter_free(&t.validation_meter);

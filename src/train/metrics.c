@@ -8,6 +8,7 @@
 #include "kiln/grad.h"
 #include "kiln/ops.h"
 #include "trace/program.h"
+#include "trace/trace.h"
 
 static const unsigned asked_by[KILN_SUMS] = {~0u, KILN_ACCURACY, KILN_TOP5, KILN_MAE};
 
@@ -71,18 +72,27 @@ void kiln_meter_reset(kiln_meter *m)
 
 /* ---- In the step ---- */
 
-/* sum = sum·keep + value. `keep` is 0 for the first batch after a move: a run-time scalar, so that batch has the same
- * plan as all others and nothing needs to be written between steps. */
-static bool add_to(kiln_tensor *sum, kiln_tensor *value, double scale, double keep)
+/* 0 for the first batch after a move: a run-time scalar, so that batch has the same plan as all others and nothing
+ * needs to be written between steps. */
+double kiln_meter_keep(const kiln_meter *m)
+{
+    return m->fresh ? 0 : 1;
+}
+
+/* sum = sum·keep + value·scale */
+static bool add_to(const kiln_meter *m, int which, kiln_tensor *value, double scale)
 {
     kiln_program p;
-    if (!(value = kiln_cast(value, KILN_F32)))
+    kiln_tensor *sum = m->sum[which];
+    kiln_trace *tr = kiln_trace_current();
+    if (!tr || !(value = kiln_cast(value, KILN_F32)))
         return false;
+    int64_t at = tr->nfloats;
     kiln_program_begin(&p, KILN_IN(sum, value));
     kiln_register more = kiln_program_put(&p, KILN_PW_mul_scalar, 1, 0, scale);
-    kiln_register kept = kiln_program_put(&p, KILN_PW_mul_scalar, 0, 0, keep);
+    kiln_register kept = kiln_program_put(&p, KILN_PW_mul_scalar, 0, 0, kiln_meter_keep(m));
     kiln_program_assign(&p, 0, kiln_program_put(&p, KILN_PW_add, kept, more, 0));
-    return kiln_program_record(&p);
+    return kiln_program_record(&p) && kiln_trace_vary(tr, m, which, at + 1, 1);
 }
 
 static kiln_tensor *count_true(kiln_tensor *condition)
@@ -97,13 +107,13 @@ static kiln_tensor *count_agreeing(const kiln_task *task, kiln_tensor *output, k
     return count_true(kiln_eq(kiln_gt_scalar(output, 0), kiln_gt_scalar(goal, 0.5)));
 }
 
-static bool add_labels(kiln_meter *m, kiln_tensor *output, kiln_tensor *y, double keep)
+static bool add_labels(kiln_meter *m, kiln_tensor *output, kiln_tensor *y)
 {
     const kiln_task *task = m->task;
     kiln_tensor *rows = kiln_task_rows(task, output), *labels = kiln_task_labels(y);
     if (m->sum[KILN_SUM_CORRECT] || m->confusion) {
         kiln_tensor *guess = kiln_argmax(rows, -1, false);
-        if (m->sum[KILN_SUM_CORRECT] && !add_to(m->sum[KILN_SUM_CORRECT], count_true(kiln_eq(guess, labels)), 1, keep))
+        if (m->sum[KILN_SUM_CORRECT] && !add_to(m, KILN_SUM_CORRECT, count_true(kiln_eq(guess, labels)), 1))
             return false;
         if (m->confusion) {
             kiln_tensor *cell = kiln_add(kiln_mul_scalar(labels, (double)task->classes), guess);
@@ -115,28 +125,32 @@ static bool add_labels(kiln_meter *m, kiln_tensor *output, kiln_tensor *y, doubl
         return true;
     kiln_tensor *best = NULL;
     kiln_topk(rows, task->classes < 5 ? task->classes : 5, -1, true, &best);
-    return add_to(m->sum[KILN_SUM_TOP5], count_true(kiln_eq(best, kiln_unsqueeze(labels, -1))), 1, keep);
+    return add_to(m, KILN_SUM_TOP5, count_true(kiln_eq(best, kiln_unsqueeze(labels, -1))), 1);
 }
 
 bool kiln_meter_add(kiln_meter *m, kiln_tensor *loss, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y, int64_t size)
 {
     const kiln_task *task = m->task;
-    double keep = m->fresh ? 0 : 1;
     bool done = true;
     kiln_no_grad {
-        done = add_to(m->sum[KILN_SUM_LOSS], loss, (double)size, keep);
+        done = add_to(m, KILN_SUM_LOSS, loss, (double)size);
         if (done && task->labels)
-            done = add_labels(m, output, y, keep);
+            done = add_labels(m, output, y);
         else if (done && m->sum[KILN_SUM_CORRECT])
-            done = add_to(m->sum[KILN_SUM_CORRECT], count_agreeing(task, output, y), 1, keep);
+            done = add_to(m, KILN_SUM_CORRECT, count_agreeing(task, output, y), 1);
         if (done && m->sum[KILN_SUM_ABSOLUTE]) {
             kiln_tensor *goal = kiln_task_goal(task, output, x, y);
-            done = add_to(m->sum[KILN_SUM_ABSOLUTE], kiln_sum_all(kiln_abs(kiln_sub(output, goal))), 1, keep);
+            done = add_to(m, KILN_SUM_ABSOLUTE, kiln_sum_all(kiln_abs(kiln_sub(output, goal))), 1);
         }
     }
+    kiln_meter_count(m, size);
+    return done;
+}
+
+void kiln_meter_count(kiln_meter *m, int64_t size)
+{
     m->samples = (m->fresh ? 0 : m->samples) + size;
     m->fresh = false;
-    return done;
 }
 
 /* ---- Moving ---- */

@@ -46,6 +46,10 @@ void kiln_meter_reset(kiln_meter *m); /* forgets everything but the confusion ma
 bool kiln_meter_add(kiln_meter *m, kiln_tensor *loss, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y,
                     int64_t size);
 
+/* For a step that is run again: what it multiplies the sums with, and that it has added a batch to them. */
+double kiln_meter_keep(const kiln_meter *m);
+void kiln_meter_count(kiln_meter *m, int64_t size);
+
 /* Begins to move the sums to the host; fewer than KILN_MOVES must be under way. */
 bool kiln_meter_move(kiln_meter *m);
 /* Ends the oldest move under way. *t is all that was summed when it was begun. */

@@ -2,6 +2,7 @@
 #ifndef KILN_TRAIN_TRAINING_H
 #define KILN_TRAIN_TRAINING_H
 
+#include "plan/rerun.h"
 #include "train/log.h"
 #include "train/metrics.h"
 #include "train/progress.h"
@@ -53,6 +54,11 @@ typedef struct kiln_training {
 
     kiln_drain drains[KILN_MOVES]; /* of the meter's moves under way, oldest first */
     int ndrains;
+
+    kiln_rerun rerun;       /* the last step, to be run again */
+    int64_t rerun_size;     /* samples in its batch */
+    uint64_t rerun_outline; /* of the model then */
+    int rerun_tries;        /* left in this epoch to find a step that can be */
 } kiln_training;
 
 /* Checks the options and the data, makes the parts, and resumes where that is wanted. What was made is the caller's to
@@ -64,6 +70,13 @@ bool kiln_training_remember(kiln_training *t, const kiln_epoch *e);
 
 /* An error when the loss that was summed up to this step is not finite. */
 bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals, int64_t step);
+
+/* Steps that are run again without being recorded (again.c). At the beginning of an epoch; for a batch: true if its
+ * step was taken so, or has failed (kiln_ok tells), false if it is to be recorded, between the other two. */
+void kiln_training_expect_reruns(kiln_training *t);
+bool kiln_training_rerun(kiln_training *t, const kiln_batch *b);
+void kiln_training_watch(kiln_training *t, const kiln_batch *b);
+void kiln_training_watched(kiln_training *t);
 
 /* After a multiple of KILN_DRAIN steps: begins to move the sums, and looks at those of the time before. */
 bool kiln_training_drain(kiln_training *t, int64_t steps_in_epoch);
