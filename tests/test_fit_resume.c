@@ -113,19 +113,6 @@ static void end(run *r)
 
 /* ---- Equal to the bit ---- */
 
-static void assert_same_tensors(kiln_params a, kiln_params b)
-{
-    assert_int_equal(a.count, b.count);
-    for (int64_t i = 0; i < a.count; i++) {
-        char x[CORE_MAX], y[CORE_MAX];
-        size_t bytes = (size_t)kiln_numel(a.tensors[i]) * kiln_dtype_size(kiln_dtype_of(a.tensors[i]));
-        assert_true(bytes <= sizeof x);
-        assert_true(kiln_read(a.tensors[i], x, bytes) && kiln_read(b.tensors[i], y, bytes));
-        if (memcmp(x, y, bytes) != 0)
-            fail_msg("%s differs", a.names[i]);
-    }
-}
-
 static void assert_same_result(const kiln_result *a, const kiln_result *b)
 {
     assert_memory_equal(&a->loss, &b->loss, sizeof a->loss);
@@ -163,9 +150,9 @@ static void assert_same_logs(const char *a, const char *b)
 
 static void assert_same_runs(run *a, run *b)
 {
-    assert_same_tensors(kiln_state(a->net), kiln_state(b->net));
-    assert_same_tensors(kiln_ema_state(a->ema), kiln_ema_state(b->ema));
-    assert_same_tensors(kiln_optim_state(a->optim), kiln_optim_state(b->optim));
+    core_same_tensors(kiln_state(a->net), kiln_state(b->net));
+    core_same_tensors(kiln_ema_state(a->ema), kiln_ema_state(b->ema));
+    core_same_tensors(kiln_optim_state(a->optim), kiln_optim_state(b->optim));
     assert_int_equal(a->history.count, b->history.count);
     assert_int_equal(a->history.steps, b->history.steps);
     assert_int_equal(a->history.best, b->history.best);

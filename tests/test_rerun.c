@@ -166,19 +166,6 @@ static void end(run *r)
 
 /* ---- Equal to the bit ---- */
 
-static void assert_same_tensors(kiln_params a, kiln_params b)
-{
-    assert_int_equal(a.count, b.count);
-    for (int64_t i = 0; i < a.count; i++) {
-        char x[CORE_MAX], y[CORE_MAX];
-        size_t bytes = (size_t)kiln_numel(a.tensors[i]) * kiln_dtype_size(kiln_dtype_of(a.tensors[i]));
-        assert_true(bytes <= sizeof x);
-        assert_true(kiln_read(a.tensors[i], x, bytes) && kiln_read(b.tensors[i], y, bytes));
-        if (memcmp(x, y, bytes) != 0)
-            fail_msg("%s differs", a.names[i]);
-    }
-}
-
 /* Lines of a log without the times at their ends. */
 static void cut_times(char *line)
 {
@@ -207,9 +194,9 @@ static void assert_same_runs(run *a, run *b)
     assert_int_equal(a->error.code, b->error.code);
     assert_string_equal(a->error.operation, b->error.operation);
     assert_int_equal(kiln_optim_steps(a->optim), kiln_optim_steps(b->optim));
-    assert_same_tensors(kiln_state(a->net), kiln_state(b->net));
-    assert_same_tensors(kiln_ema_state(a->ema), kiln_ema_state(b->ema));
-    assert_same_tensors(kiln_optim_state(a->optim), kiln_optim_state(b->optim));
+    core_same_tensors(kiln_state(a->net), kiln_state(b->net));
+    core_same_tensors(kiln_ema_state(a->ema), kiln_ema_state(b->ema));
+    core_same_tensors(kiln_optim_state(a->optim), kiln_optim_state(b->optim));
     assert_int_equal(a->history.count, b->history.count);
     assert_int_equal(a->history.stop, b->history.stop);
     for (int64_t i = 0; i < a->history.count; i++) {
@@ -294,8 +281,8 @@ static void test_resumes(void **state)
             assert_int_equal(parts[repeats].error.code, KILN_OK);
         }
     assert_same_runs(&parts[0], &parts[1]);
-    assert_same_tensors(kiln_state(parts[1].net), kiln_state(whole.net));
-    assert_same_tensors(kiln_optim_state(parts[1].optim), kiln_optim_state(whole.optim));
+    core_same_tensors(kiln_state(parts[1].net), kiln_state(whole.net));
+    core_same_tensors(kiln_optim_state(parts[1].optim), kiln_optim_state(whole.optim));
     end(&parts[0]);
     end(&parts[1]);
     end(&whole);
@@ -472,7 +459,7 @@ static void test_no_host_memory(void **state)
         failed = r.error.code != KILN_OK;
         assert_true(!failed || r.error.code == KILN_E_MEMORY);
         if (!failed && r.history.steps == 12)
-            assert_same_tensors(kiln_state(r.net), kiln_state(whole.net));
+            core_same_tensors(kiln_state(r.net), kiln_state(whole.net));
         end(&r);
     }
     end(&whole);

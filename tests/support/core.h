@@ -162,4 +162,18 @@ static inline int core_main(const struct CMUnitTest *tests, size_t n)
     return test_exit(failed);
 }
 
+/* That two lists hold the same tensors, to the bit. */
+static inline void core_same_tensors(kiln_params a, kiln_params b)
+{
+    assert_int_equal(a.count, b.count);
+    for (int64_t i = 0; i < a.count; i++) {
+        char x[CORE_MAX], y[CORE_MAX];
+        size_t bytes = (size_t)kiln_numel(a.tensors[i]) * kiln_dtype_size(kiln_dtype_of(a.tensors[i]));
+        assert_true(bytes <= sizeof x);
+        assert_true(kiln_read(a.tensors[i], x, bytes) && kiln_read(b.tensors[i], y, bytes));
+        if (memcmp(x, y, bytes) != 0)
+            fail_msg("%s differs", a.names[i]);
+    }
+}
+
 #endif
