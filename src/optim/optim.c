@@ -190,9 +190,16 @@ static void notice_unzeroed(kiln_optim *o, const kiln_optim_param *p)
                 o->rule->op.name, p->name);
 }
 
-/* The parameter's next update. `u` is mostly room for the program: not cleared but for its options. In most steps the
- * update is the one written before it in *u, of other tensors: formulas look at options, the count of steps and which
- * states there are. */
+/* No update is written there yet. It is mostly room for the program, which is not cleared. */
+static void begin_updates(kiln_update *u)
+{
+    u->options = NULL;
+    u->step = 0;
+    u->program.call.nin = 0;
+}
+
+/* The parameter's next update. In most steps it is the one written before it in *u, of other tensors: formulas look at
+ * options, the count of steps and which states there are. */
 static void write_update(kiln_optim *o, const kiln_optim_param *p, kiln_update *u)
 {
     kiln_tensor *in[KILN_UPDATE_STATE + KILN_OPTIM_STATES] = {p->tensor, kiln_grad_of(p->tensor)};
@@ -225,7 +232,7 @@ static bool update_device(kiln_optim *o, int64_t first, bool counts)
     kiln_device device = o->params[first].tensor->device;
     kiln_optim_receipt *receipt = kiln_optim_open_receipt(o, counts);
     kiln_update u;
-    u.options = NULL;
+    begin_updates(&u);
     for (int64_t i = first; receipt && i < o->nparams; i++) {
         kiln_optim_param *p = &o->params[i];
         if (p->done || p->tensor->device != device || !is_due(p))
@@ -285,7 +292,7 @@ bool kiln_optim_step(kiln_optim *o)
 bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count)
 {
     kiln_update u;
-    u.options = NULL;
+    begin_updates(&u);
     write_update(o, &o->params[i], &u);
     const kiln_attrs *attrs = &u.program.call.attrs;
     if (attrs->nfloats != count)
