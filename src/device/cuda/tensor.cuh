@@ -206,7 +206,7 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_tensor {
             left -= LONG;
             to = to == (STAGES - 1) * SIZE ? 0 : to + SIZE;
         };
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < STAGES - 1; i++)
             begin();
 #pragma unroll 1
