@@ -305,8 +305,20 @@ int kiln_get_num_threads(void)
     return kiln_threads();
 }
 
+/* Simulated devices compute with these threads, and scratch memory of what they have under way is sized for them. */
+static void wait_for_simulated(void)
+{
+    const kind *k = &kinds[KIND_SIM];
+    for (int i = 0; i < MAX_INDEX; i++) {
+        void *dev = atomic_load_explicit(&k->open[i], memory_order_acquire);
+        if (dev)
+            k->table->wait(dev);
+    }
+}
+
 void kiln_set_num_threads(int threads)
 {
+    wait_for_simulated();
     kiln_threads_set(threads);
 }
 
