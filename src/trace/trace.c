@@ -312,18 +312,17 @@ static bool make_room(kiln_trace *tr, const kiln_call *c)
 /* Writes what the node is made of, and the same as code; returns how long that is then. */
 static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, const int32_t *in)
 {
-    int32_t *operands = tr->operands + n->in;
-    int64_t *ints = tr->ints + n->ints, *word = tr->code + tr->ncode;
+    int64_t *word = tr->code + tr->ncode;
     int nin = c->nin, nints = c->attrs.nints, nfloats = c->attrs.nfloats;
     *word++ = (int64_t)(intptr_t)n->op;
     *word++ = (int64_t)(intptr_t)n->origin;
     *word++ = (int64_t)nin << 32 | nints << 16 | nfloats;
     for (int i = 0; i < nin; i++) {
-        operands[i] = in[i];
+        tr->operands[n->in + i] = in[i];
         *word++ = in[i] < 0 ? INT64_MIN : tr->values[in[i]].number;
     }
     for (int i = 0; i < nints; i++)
-        *word++ = ints[i] = c->attrs.i[i];
+        *word++ = tr->ints[n->ints + i] = c->attrs.i[i];
     for (int i = 0; i < nfloats; i++)
         tr->floats[n->floats + i] = c->attrs.f[i];
     return word - tr->code;
