@@ -241,7 +241,7 @@ static void launch_waves(const Shape &s, const kiln_cuda_tiling &t, int rounds)
 {
     void *kernel = (void *)waves<ROWS, COLS, SLICES, Shape>;
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t.shared));
-    int64_t matrices = t.tiles / (t.across * t.down * t.cuts);
+    int64_t matrices = kiln_cuda_tiling_matrices(&t);
     void *arguments[] = {(void *)&s, &matrices, (void *)&t.cuts, (void *)&t.tiles, &c, &memory, &rounds};
     CHECK(cudaLaunchCooperativeKernel(kernel, blocks, KILN_CUDA_TILE_THREADS, arguments, t.shared, stream));
 }

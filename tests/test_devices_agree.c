@@ -380,8 +380,10 @@ static void test_fit(void **state)
 
 /* ---- A step that fails ---- */
 
-/* A bad label stops a step, which then has changed nothing; the steps behind it are skipped, later ones run. */
-static trained run_fault(kiln_device device)
+/* A round of steps, one of them bad; the loss of a good one. */
+typedef double faulty_round(kiln_module *m, kiln_optim *o, const work *w, kiln_tensor *x, kiln_tensor *y);
+
+static trained run_rounds(kiln_device device, faulty_round *round, int64_t steps)
 {
     static const work w = {"a bad label", "mlp", "adam", {.lr = 1e-3}, 0};
     trained t = {0};
@@ -393,19 +395,29 @@ static trained run_fault(kiln_device device)
         kiln_scope {
             kiln_tensor *x, *y;
             make_batch(false, i, device, &x, &y);
-            double good = train_step(m, o, &w, x, y);
-            double bad = train_step(m, o, &w, x, kiln_add_scalar(y, 1000));
-            if (!isnan(bad) || kiln_last_error()->code != KILN_E_INDEX)
-                fail_msg("label 1000 on %s: loss %g, \"%s\"", kiln_device_name(device), bad,
-                         kiln_last_error()->message);
-            kiln_error_clear();
-            t.loss[t.nlosses++] = good;
+            t.loss[t.nlosses++] = round(m, o, &w, x, y);
         }
     t.after = read_parameters(m, &t.count);
-    assert_int_equal(kiln_optim_steps(o), STEPS);
+    assert_int_equal(kiln_optim_steps(o), STEPS * steps);
     kiln_optim_free(o);
     kiln_module_free(m);
     return t;
+}
+
+/* A bad label stops a step, which then has changed nothing; the steps behind it are skipped, later ones run. */
+static double fault_round(kiln_module *m, kiln_optim *o, const work *w, kiln_tensor *x, kiln_tensor *y)
+{
+    double good = train_step(m, o, w, x, y), bad = train_step(m, o, w, x, kiln_add_scalar(y, 1000));
+    if (!isnan(bad) || kiln_last_error()->code != KILN_E_INDEX)
+        fail_msg("label 1000 on %s: loss %g, \"%s\"", kiln_device_name(kiln_device_of(x)), bad,
+                 kiln_last_error()->message);
+    kiln_error_clear();
+    return good;
+}
+
+static trained run_fault(kiln_device device)
+{
+    return run_rounds(device, fault_round, 1);
 }
 
 static void test_fault(void **state)
@@ -427,34 +439,25 @@ static bool unread_step(kiln_module *m, kiln_optim *o, kiln_tensor *x, kiln_tens
 
 /* The same in the middle of steps that nobody reads, which a device may have taken on together: those before the bad
  * one have taken place. */
+enum { BEFORE = 7, BEHIND = 5 };
+
+static double unread_round(kiln_module *m, kiln_optim *o, const work *w, kiln_tensor *x, kiln_tensor *y)
+{
+    kiln_device device = kiln_device_of(x);
+    for (int k = 0; k < BEFORE; k++)
+        assert_true(unread_step(m, o, x, y, 0));
+    bool told = !unread_step(m, o, x, y, 1000);
+    for (int k = 0; !told && k < BEHIND; k++)
+        told = !unread_step(m, o, x, y, 0);
+    if ((!told && kiln_device_wait(device)) || kiln_last_error()->code != KILN_E_INDEX)
+        fail_msg("label 1000 on %s: \"%s\"", kiln_device_name(device), kiln_last_error()->message);
+    kiln_error_clear();
+    return train_step(m, o, w, x, y);
+}
+
 static trained run_unread_fault(kiln_device device)
 {
-    enum { BEFORE = 7, BEHIND = 5 };
-    static const work w = {"a bad label", "mlp", "adam", {.lr = 1e-3}, 0};
-    trained t = {0};
-    bool tokens;
-    kiln_module *m = build(w.model, device, &tokens);
-    kiln_optim *o = kiln_optim_new(w.optimizer, kiln_parameters(m), w.options);
-    t.before = read_parameters(m, &t.count);
-    for (int i = 0; i < STEPS; i++)
-        kiln_scope {
-            kiln_tensor *x, *y;
-            make_batch(false, i, device, &x, &y);
-            for (int k = 0; k < BEFORE; k++)
-                assert_true(unread_step(m, o, x, y, 0));
-            bool told = !unread_step(m, o, x, y, 1000);
-            for (int k = 0; !told && k < BEHIND; k++)
-                told = !unread_step(m, o, x, y, 0);
-            if ((!told && kiln_device_wait(device)) || kiln_last_error()->code != KILN_E_INDEX)
-                fail_msg("label 1000 on %s: \"%s\"", kiln_device_name(device), kiln_last_error()->message);
-            kiln_error_clear();
-            t.loss[t.nlosses++] = train_step(m, o, &w, x, y);
-        }
-    t.after = read_parameters(m, &t.count);
-    assert_int_equal(kiln_optim_steps(o), STEPS * (BEFORE + 1));
-    kiln_optim_free(o);
-    kiln_module_free(m);
-    return t;
+    return run_rounds(device, unread_round, BEFORE + 1);
 }
 
 static void test_unread_fault(void **state)

@@ -175,8 +175,7 @@ static bool add_join(kiln_cuda_chain *chain, int64_t product)
     s->kind = KILN_CUDA_STEP_JOIN;
     s->pointers = first->pointers;
     s->tiling = first->tiling;
-    s->units =
-        ceil_div(cells * kiln_cuda_extent_of(&first->product, &first->tiling, false).matrices, KILN_CUDA_WALK_THREADS);
+    s->units = ceil_div(cells * kiln_cuda_tiling_matrices(&first->tiling), KILN_CUDA_WALK_THREADS);
     return true;
 }
 

@@ -124,7 +124,7 @@ static void say_product(author *a, const kiln_cuda_step *s, const char *unit)
     if (s->group && t->cuts == 1)
         say_program(a, s);
     say(a, "kiln_cuda_tile<%d, %d, %d>(p, %lldL, %d, %s, scratch, ", t->rows, t->cols, t->slices,
-        LL(kiln_cuda_extent_of(&s->product, t, false).matrices), t->cuts, unit);
+        LL(kiln_cuda_tiling_matrices(t)), t->cuts, unit);
     if (t->cuts == 1)
         say_sink(a, s, at);
     else
@@ -137,7 +137,7 @@ static void say_join(author *a, const kiln_cuda_step *s, const char *unit, int64
 {
     const kiln_cuda_step *p = s - 1;
     int at = product_pointers(p);
-    int64_t count = p->product.m * p->product.n * kiln_cuda_extent_of(&p->product, &p->tiling, false).matrices;
+    int64_t count = p->product.m * p->product.n * kiln_cuda_tiling_matrices(&p->tiling);
     if (p->group)
         say_program(a, p);
     say(a,

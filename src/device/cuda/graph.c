@@ -5,7 +5,6 @@
 #include "core/fail.h"
 #include "device/cuda/codegen.h"
 #include "device/cuda/exec.h"
-#include "device/cuda/guard.h"
 #include "device/cuda/memory.h"
 
 /* ---- Parts on the stream ---- */
@@ -240,7 +239,7 @@ bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_b
     if (!g && !(g = add_graph(d, e, b)))
         return false;
     g->used = ++e->clock;
-    bool singly = e->strangers > KILN_CUDA_GRAPHS || kiln_cuda_guards_wanted().on;
+    bool singly = e->strangers > KILN_CUDA_GRAPHS || kiln_cuda_memory_guarded(d);
     return (singly || is_current(d, e, g) || make_graph(d, e, g, b)) && launch_headers(d, e, b->scalars, run) &&
            (singly ? launch_parts(d, e, b)
                    : kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->run_stream), "a step cannot be launched")) &&

@@ -178,6 +178,11 @@ void kiln_cuda_release(void *dev, kiln_address address, size_t bytes)
     unlock(d);
 }
 
+bool kiln_cuda_memory_guarded(const kiln_cuda_device *d)
+{
+    return d->memory->guards.on;
+}
+
 bool kiln_cuda_memory_check(kiln_cuda_device *d)
 {
     if (!d->memory->guards.on)

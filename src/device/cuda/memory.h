@@ -18,6 +18,8 @@ void kiln_cuda_trim(void *dev);
 size_t kiln_cuda_arena(void *dev, size_t bytes, kiln_address *address);
 uint64_t kiln_cuda_overhead(void *dev);
 
+bool kiln_cuda_memory_guarded(const kiln_cuda_device *d); /* whether it is so */
+
 /* With KILN_CUDA_MEMCHECK, when the stream is idle: did something write beyond its block? False with an error. */
 bool kiln_cuda_memory_check(kiln_cuda_device *d);
 

@@ -20,7 +20,7 @@ bool kiln_cuda_small_launch(const kiln_cuda_call *c, const kiln_cuda_matrices *s
 /* What its tiles cover. */
 static inline kiln_cuda_extent kiln_cuda_extent_of(const kiln_cuda_matrices *s, const kiln_cuda_tiling *t, bool tf32)
 {
-    return (kiln_cuda_extent){s->m, s->n, s->k, t->tiles / (t->across * t->down * t->cuts), tf32};
+    return (kiln_cuda_extent){s->m, s->n, s->k, kiln_cuda_tiling_matrices(t), tf32};
 }
 
 #ifdef __cplusplus

@@ -86,6 +86,12 @@ typedef struct kiln_cuda_tiling {
     int64_t nanoseconds;         /* that it takes, about */
 } kiln_cuda_tiling;
 
+/* How many matrices the tiles are of. */
+static inline int64_t kiln_cuda_tiling_matrices(const kiln_cuda_tiling *t)
+{
+    return t->tiles / (t->across * t->down * t->cuts);
+}
+
 typedef struct kiln_cuda_extent { /* what there is to be tiled */
     int64_t m, n, k, matrices;
     bool tf32; /* operands may be rounded */
