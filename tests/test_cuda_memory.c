@@ -360,7 +360,7 @@ int main(void)
         return 0;
     }
     const char *check = getenv("KILN_CUDA_MEMCHECK");
-    guarded = check && (strcmp(check, "1") == 0 || strcmp(check, "exact") == 0 || strcmp(check, "own") == 0);
+    guarded = check && (strcmp(check, "1") == 0 || strcmp(check, "exact") == 0);
     cuda = kiln_device_parse("cuda");
     if (cuda == KILN_NO_DEVICE || !kiln_set_default_device(cuda))
         return kiln_report(stderr);

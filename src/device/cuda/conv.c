@@ -1,7 +1,7 @@
 /* Convolution and its two adjoints: gradients of few weights by a kernel of our own, the rest by cuDNN where it takes
  * the shape, by the plain kernels where it does not. */
 #include "device/cuda/dnn.h"
-#include "device/cuda/guard.h"
+#include "device/cuda/library.h"
 
 enum { ALIGNMENT = 256 }; /* of cuDNN's scratch; buffers are aligned to less */
 
@@ -39,7 +39,7 @@ static size_t workspace(const kiln_cuda_call *c, kiln_cuda_conv_kind kind)
     kiln_cuda_conv s = shape_of(c, kind);
     bool takes;
     size_t bytes = sums_nothing(c) ? 0 : kiln_cuda_few_weights_bytes(&s);
-    if (bytes || kiln_cuda_only_own())
+    if (bytes || !kiln_cuda_libraries_wanted())
         return bytes;
     if (sums_nothing(c) || !kiln_cuda_enter(c->device) ||
         !kiln_cuda_dnn_bytes(c->device, c->name, &s, &takes, &bytes) || !bytes)
@@ -73,7 +73,7 @@ static bool launch(const kiln_cuda_call *c, kiln_cuda_conv_kind kind)
         kiln_cuda_few_weights(c->stream, &s, &data, c->workspace);
         return kiln_cuda_launched(c);
     }
-    if (!c->stop && !kiln_cuda_only_own()) {
+    if (!c->stop && kiln_cuda_libraries_wanted()) {
         uintptr_t room = ((uintptr_t)c->workspace + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         if (!kiln_cuda_dnn_run(c->device, c->name, &s, &data, (void *)room, scratch_bytes(c), &taken))
             return false;

@@ -12,14 +12,9 @@ static bool asked_for(const char *how)
     return text && strcmp(text, how) == 0;
 }
 
-bool kiln_cuda_only_own(void)
-{
-    return asked_for("own");
-}
-
 kiln_cuda_guards kiln_cuda_guards_wanted(void)
 {
-    bool exact = asked_for("exact") || asked_for("own");
+    bool exact = asked_for("exact");
     return (kiln_cuda_guards){.on = exact || asked_for("1"), .zone = exact ? 0 : ZONE};
 }
 

@@ -2,8 +2,7 @@
  * two zones that nobody may write to. They are looked at when the block is released and when the device is waited for.
  * With KILN_CUDA_MEMCHECK=exact there are no zones, so that compute-sanitizer sees every access beyond a block. Blocks
  * are never filled, so that it sees what is read before it was written, too; it does not know what nodes of a graph
- * fill or copy, so nothing is captured then. KILN_CUDA_MEMCHECK=own is the same without cuDNN, some of whose kernels
- * read more than they need.
+ * fill or copy, so nothing is captured then.
  *
  * Whoever calls holds the device's lock, since all of this goes through the stream. */
 #ifndef KILN_CUDA_GUARD_H
@@ -23,7 +22,6 @@ typedef struct kiln_cuda_guards {
 
 /* As the environment asks. */
 kiln_cuda_guards kiln_cuda_guards_wanted(void);
-bool kiln_cuda_only_own(void); /* no convolutions by cuDNN */
 
 /* 0 when there is no memory. */
 kiln_address kiln_cuda_guards_allocate(kiln_cuda_device *d, kiln_cuda_guards *g, size_t bytes);

@@ -95,6 +95,12 @@ void kiln_cuda_library_close(void *library)
         dlclose(library);
 }
 
+bool kiln_cuda_libraries_wanted(void)
+{
+    const char *wish = getenv("KILN_CUDA_LIBRARIES");
+    return !wish || strcmp(wish, "0") != 0;
+}
+
 int kiln_cuda_relax(void)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

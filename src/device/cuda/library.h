@@ -19,6 +19,10 @@ void *kiln_cuda_library_open(const char *operation, const char *file, const char
                              const kiln_cuda_symbol *symbols, size_t count);
 void kiln_cuda_library_close(void *library); /* NULL does nothing */
 
+/* Whether libraries make products and convolutions. With KILN_CUDA_LIBRARIES=0 plain kernels of our own do, for tools
+ * that do not see what libraries' kernels write, or break down in them. */
+bool kiln_cuda_libraries_wanted(void);
+
 /* A call of a library while a stream is captured may load its kernels just then, which the usual mode of capturing
  * forbids. Between these two it is allowed; what is put on the stream is captured all the same. */
 int kiln_cuda_relax(void); /* what kiln_cuda_unrelax wants */

@@ -1,11 +1,11 @@
 /* Products of a plan, with or without a group that finishes them: small ones by tiles (small.h), the rest by cuBLASLt,
- * which does some groups itself (epilogue.h).
+ * which does some groups itself (epilogue.h), or, without libraries, by the plain kernel (plain.h).
  * The library takes matrices with one dim without gaps and one stride from matrix to matrix: operands that lie
  * otherwise are gathered first, and batches with more than one stride take several calls. */
-#include <string.h>
 #include "device/cuda/copy.h"
 #include "device/cuda/epilogue.h"
-#include "device/cuda/lt.h"
+#include "device/cuda/library.h"
+#include "device/cuda/plain.h"
 #include "device/cuda/small.h"
 
 enum {
@@ -251,7 +251,7 @@ static int64_t result_offset(const kiln_cuda_call *c, const job *j)
 static bool find_end(const kiln_cuda_call *c, job *j)
 {
     bool has = false;
-    if (!j->k || j->small || j->count != 1)
+    if (!j->k || j->small || j->count != 1 || !kiln_cuda_libraries_wanted())
         return true;
     j->end = kiln_cuda_epilogue_of(c->kernel, j->n);
     if (!j->end.to)
@@ -270,7 +270,7 @@ static bool library_bytes(const kiln_cuda_call *c, const job *j, size_t *bytes)
     int64_t size = inner_size(j),
             sizes[] = {size < MAX_BATCH ? size : MAX_BATCH, size > MAX_BATCH ? size % MAX_BATCH : 0};
     *bytes = 0;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && kiln_cuda_libraries_wanted(); i++) {
         size_t more = 0;
         kiln_cuda_product p = product_of(j, sizes[i], result_offset(c, j));
         if (sizes[i] && !kiln_cuda_lt_bytes(c->device, &p, &more))
@@ -333,7 +333,17 @@ static const char *gathered(const kiln_cuda_call *c, const job *j, const side *s
     return room;
 }
 
-/* One call of the library for each element of the batch's dims but the inner one. */
+/* One call, of the library or of what stands in for it. */
+static bool multiply_once(const kiln_cuda_call *c, const kiln_cuda_product *p, const char *a, const char *b,
+                          const void *bias, char *to, void *scratch, size_t bytes)
+{
+    if (kiln_cuda_libraries_wanted())
+        return kiln_cuda_lt_run(c->device, p, a, b, bias, to, scratch, bytes);
+    kiln_cuda_plain_run(c->stream, p, a, b, to);
+    return true;
+}
+
+/* One call for each element of the batch's dims but the inner one. */
 static bool multiply(const kiln_cuda_call *c, const job *j, char *to, char *room)
 {
     size_t bytes = scratch_bytes(c, j);
@@ -357,35 +367,13 @@ static bool multiply(const kiln_cuda_call *c, const job *j, char *to, char *room
             int64_t batch = size - done < MAX_BATCH ? size - done : MAX_BATCH, skip = j->inner < 0 ? 0 : done;
             int64_t in = j->inner < 0 ? 0 : j->inner;
             kiln_cuda_product p = product_of(j, batch, result_offset(c, j));
-            if (!kiln_cuda_lt_run(c->device, &p, a + (at_a + skip * j->a.stride[in]) * element,
-                                  b + (at_b + skip * j->b.stride[in]) * element, bias,
-                                  to + (at_c + skip * j->c_stride[in]) * element, scratch, bytes))
+            if (!multiply_once(c, &p, a + (at_a + skip * j->a.stride[in]) * element,
+                               b + (at_b + skip * j->b.stride[in]) * element, bias,
+                               to + (at_c + skip * j->c_stride[in]) * element, scratch, bytes))
                 return false;
         }
     }
     return true;
-}
-
-/* Straight to a slot, which a fault must keep from being written: the library cannot be told. Plans write slots by
- * groups, so this is here for the sake of the rule and takes no scratch memory from everybody else. */
-static void multiply_guarded(const kiln_cuda_call *c, const job *j)
-{
-    const kiln_cuda_operand *a = &c->in[0], *b = &c->in[1];
-    kiln_cuda_plain_product p = {.m = j->m, .n = j->n, .k = j->k};
-    job k = {.element = j->element};
-    set_batch(&k, a, b);
-    p.nbatch = k.ndim;
-    memcpy(p.batch, k.shape, sizeof p.batch);
-    for (int d = 0; d < k.ndim; d++) {
-        int at_a = d - (k.ndim - (a->ndim - 2)), at_b = d - (k.ndim - (b->ndim - 2));
-        p.a_batch[d] = at_a < 0 || a->shape[at_a] == 1 ? 0 : a->stride[at_a];
-        p.b_batch[d] = at_b < 0 || b->shape[at_b] == 1 ? 0 : b->stride[at_b];
-    }
-    p.a_row = a->stride[a->ndim - 2];
-    p.a_col = a->stride[a->ndim - 1];
-    p.b_row = b->stride[b->ndim - 2];
-    p.b_col = b->stride[b->ndim - 1];
-    kiln_cuda_plain_matmul(c->stream, j->dtype, &p, a->data, b->data, c->out[0].data, c->stop);
 }
 
 bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
@@ -405,8 +393,8 @@ bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
     else if (j.small) {
         if (!kiln_cuda_small_launch(c, &j.matrices, &j.tiling, (float *)(void *)to, (float *)(void *)room))
             return false;
-    } else if (stop)
-        multiply_guarded(c, &j);
+    } else if (stop) /* plans write slots by groups, so this is here for the sake of the rule */
+        kiln_cuda_plain_guarded(c);
     else if (!multiply(c, &j, to, room))
         return false;
     if (!kiln_cuda_launched(c))
