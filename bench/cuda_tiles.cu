@@ -98,13 +98,11 @@ static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1) barriers(int
 
 struct to_memory {
     float *to;
-    __device__ __forceinline__ void operator()(int64_t at, int n, const float *values) const
+    template <int N> __device__ __forceinline__ void operator()(const kiln_cuda_cell (&cells)[N]) const
     {
-        if (n == 4 && (uint64_t)(to + at) % 16 == 0)
-            *(float4 *)(to + at) = make_float4(values[0], values[1], values[2], values[3]);
-        else
-            for (int i = 0; i < n; i++)
-                to[at + i] = values[i];
+#pragma unroll
+        for (int c = 0; c < N; c++)
+            kiln_cuda_store_cell(to, cells[c], cells[c].n == 4 && (uint64_t)(to + cells[c].at) % 16 == 0);
     }
 };
 

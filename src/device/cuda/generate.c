@@ -56,28 +56,31 @@ static void say_place(const writer *w, const kiln_cuda_load *l, const char *of)
     say(w, "at += (int64_t)j * %lldL; ", (long long)d->stride);
 }
 
-/* Loads are all written first: a load behind a store would have to wait for it, since they might meet. */
+/* The product before the group, not memory. */
+static bool is_head(const writer *w, const kiln_cuda_op *op)
+{
+    return w->name.product && op->src[0] == w->p->nloads - 1;
+}
+
 static void say_load(const writer *w, const kiln_cuda_op *op)
 {
     const kiln_cuda_load *l = &w->is.loads[op->src[0]];
     int number = op->src[0], from = w->name.pointers + number;
-    say(w, "        cell<wide> l%d = {}; ", number);
-    if (w->name.product && number == w->p->nloads - 1)
-        say(w, "_Pragma(\"unroll\") for (int v = 0; v < N; v++) if (v < n) l%d.w[v] = bits(head[v]);\n", number);
-    else if (l->kind == KILN_CUDA_SPLAT)
-        say(w, "l%d = load_splat<wide>(%d, k.data[%d]);\n", number, l->dtype, from);
+    say(w, "        ");
+    if (l->kind == KILN_CUDA_SPLAT)
+        say(w, "f.l%d = load_splat<wide>(%d, k.data[%d]);\n", number, l->dtype, from);
     else if (l->kind == KILN_CUDA_LINE) {
         say(w, "{ ");
         if (l->ndim)
             say_place(w, l, "i");
         else
             say(w, "int64_t at = i * %lldL; ", (long long)l->step);
-        say(w, "l%d = load_line<wide>(%d, k.data[%d], at, %lldL, %d, n); }\n", number, l->dtype, from,
+        say(w, "f.l%d = load_line<wide>(%d, k.data[%d], at, %lldL, %d, n); }\n", number, l->dtype, from,
             (long long)l->step, l->vector);
     } else {
         say(w, "_Pragma(\"unroll\") for (int v = 0; v < N; v++) if (v < n) { ");
         say_place(w, l, "i + v");
-        say(w, "l%d.w[v] = widen<word>(%d, k.data[%d], at); }\n", number, l->dtype, from);
+        say(w, "f.l%d.w[v] = widen<word>(%d, k.data[%d], at); }\n", number, l->dtype, from);
     }
 }
 
@@ -108,8 +111,10 @@ static void say_op(const writer *w, int number)
 {
     const kiln_cuda_op *op = &w->is.ops[number];
     say(w, "        ");
-    if (op->code == KILN_CUDA_LOAD)
-        say(w, "r%d = l%d;\n", op->dst, op->src[0]);
+    if (op->code == KILN_CUDA_LOAD && is_head(w, op))
+        say(w, "_Pragma(\"unroll\") for (int v = 0; v < N; v++) r%d.w[v] = v < n ? bits(head[v]) : 0;\n", op->dst);
+    else if (op->code == KILN_CUDA_LOAD)
+        say(w, "r%d = f.l%d;\n", op->dst, op->src[0]);
     else if (op->code == KILN_CUDA_STORE)
         say(w, "store_line<wide>(%d, k.data[%d], i, %d, r%d, n);\n", w->is.stores[op->src[1]].dtype,
             w->name.pointers + w->p->nloads + op->src[1], w->is.stores[op->src[1]].vector, op->src[0]);
@@ -156,35 +161,57 @@ static void forget_scalars(const writer *w)
             say(w, "#undef s%d_%d\n", i, s);
 }
 
+/* Loads have a function of their own: one behind a store would have to wait for it, since they might meet, so callers
+ * load what several cells need before they store any. */
+static void say_fetching(const writer *w)
+{
+    say(w, "    struct fetched {");
+    for (int i = 0; i < w->p->nops; i++)
+        if (w->is.ops[i].code == KILN_CUDA_LOAD && !is_head(w, &w->is.ops[i]))
+            say(w, " cell<wide> l%d;", w->is.ops[i].src[0]);
+    say(w, " };\n    __device__ __forceinline__ fetched load(int64_t i, const int n) const\n    {\n"
+           "        fetched f = {};\n");
+    for (int i = 0; i < w->p->nops; i++)
+        if (w->is.ops[i].code == KILN_CUDA_LOAD && !is_head(w, &w->is.ops[i]))
+            say_load(w, &w->is.ops[i]);
+    say(w, "        return f;\n    }\n");
+}
+
+static void say_computing(const writer *w, const char *parameters)
+{
+    say(w, "    __device__ __forceinline__ void compute(int64_t i, const int n, %s, const fetched &f) const\n    {\n",
+        parameters);
+    for (int r = 0; r < w->p->nregisters; r++)
+        say(w, "        cell<wide> r%d = {};\n", r);
+    for (int i = 0; i < w->p->nops; i++)
+        say_op(w, i);
+    if (w->p->shape != KILN_CUDA_MAP)
+        say(w, "        _Pragma(\"unroll\") for (int v = 0; v < N; v++) x[v] = r%d.w[v];\n", w->p->r.src);
+    say(w, "    }\n");
+}
+
 void kiln_cuda_say_program(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kiln_cuda_naming name)
 {
     writer w = {to, &g->k.p, kiln_cuda_parts_of(g), name};
-    const kiln_cuda_program *p = w.p;
-    const char *head = name.product ? ", const float *head" : "", *given = name.product ? ", head" : "";
-    say(&w, "struct program%d {\n    static const bool wide = %s;\n", name.number, g->wide ? "true" : "false");
-    /* what is loaded behind a store would wait for it */
-    say(&w, "    enum { N = cell<wide>::N, AHEAD = %d };\n", p->nstores ? 1 : 4);
+    /* a number of elements that is known leaves no code for others */
+    say(&w, "struct program%d {\n    static const bool wide = %s, whole = %s;\n", name.number,
+        g->wide ? "true" : "false", name.whole ? "true" : "false");
+    say(&w, "    enum { N = cell<wide>::N, AHEAD = %d };\n", w.p->nstores ? 1 : 4);
     say(&w, "    typedef cell<wide>::word word;\n    const parameters &k;\n    uint64_t *scratch;\n");
     say_scalars(&w);
-    say(&w, "    __device__ __forceinline__ void some(int64_t i, const int n, uint64_t *x%s) const\n    {\n", head);
-    for (int r = 0; r < p->nregisters; r++)
-        say(&w, "        cell<wide> r%d = {};\n", r);
-    for (int i = 0; i < p->nops; i++)
-        if (w.is.ops[i].code == KILN_CUDA_LOAD)
-            say_load(&w, &w.is.ops[i]);
-    for (int i = 0; i < p->nops; i++)
-        say_op(&w, i);
-    if (p->shape != KILN_CUDA_MAP)
-        say(&w, "        _Pragma(\"unroll\") for (int v = 0; v < N; v++) x[v] = r%d.w[v];\n", p->r.src);
-    say(&w, "    }\n    __device__ __forceinline__ void elements(int64_t i, int n, uint64_t *x%s) const\n    {\n",
-        head);
-    if (name.whole)
-        say(&w, "        some(i, N, x%s);\n    }\n};\n", given);
+    say_fetching(&w);
+    say_computing(&w, name.product ? "const float *head" : "uint64_t *x");
+    if (name.product) /* a product's cells may be of none */
+        say(&w, "    __device__ __forceinline__ fetched fetch(int64_t i, int n) const\n    {\n"
+                "        if (n >= N)\n            return load(i, N);\n"
+                "        return !whole && n > 0 ? load(i, n) : fetched{};\n    }\n"
+                "    __device__ __forceinline__ void elements(int64_t i, int n, const float *head, const fetched &f) const"
+                "\n    {\n        if (n >= N)\n            compute(i, N, head, f);\n        else if (!whole && n > 0)\n"
+                "            compute(i, n, head, f);\n    }\n};\n");
     else
-        say(&w,
-            "        if (n == N)\n            some(i, N, x%s);\n        else\n            some(i, n, x%s);\n    "
-            "}\n};\n",
-            given, given);
+        say(&w, "    __device__ __forceinline__ void elements(int64_t i, int n, uint64_t *x) const\n    {\n"
+                "        if (whole || n == N)\n            compute(i, N, x, load(i, N));\n        else\n"
+                "            compute(i, n, x, load(i, n));\n    }\n};\n");
     forget_scalars(&w);
 }
 

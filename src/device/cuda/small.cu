@@ -5,16 +5,11 @@
 struct kiln_cuda_to_memory {
     float *to;
     bool vector;
-    __device__ __forceinline__ void operator()(int64_t at, int n, const float *values) const
+    template <int N> __device__ __forceinline__ void operator()(const kiln_cuda_cell (&cells)[N]) const
     {
-        if (vector) {
-            *(float4 *)(to + at) = make_float4(values[0], values[1], values[2], values[3]);
-            return;
-        }
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (i < n)
-                to[at + i] = values[i];
+        for (int c = 0; c < N; c++)
+            kiln_cuda_store_cell(to, cells[c], vector);
     }
 };
 

@@ -1,5 +1,5 @@
-/* Tiles of f32 products by tensor cores, operands rounded to TF32. A warp makes 32 · 32 elements of a slice; all threads
- * together copy operands to shared memory, a few stages ahead, of which every slice takes its part along k. A panel lies
+/* Tiles of f32 products by tensor cores, operands rounded to TF32. A warp makes 32 · 32 elements of a slice, of the
+ * largest tiles 64 · 32, for which it reads a quarter less from shared memory; all threads together copy operands to shared memory, a few stages ahead, of which every slice takes its part along k. A panel lies
  * there as in global memory, line by line where k has stride 1, else k by k, so that whole lines of the cache are
  * copied; fours of elements change places within 128 bytes such that the threads of a warp read from different banks.
  * What lies beyond the end of k is 0; lines beyond the edge are never written, and only get into elements that nobody
@@ -44,15 +44,17 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_tensor {
         SIZE = (ROWS + COLS) * LONG,
         CREW = KILN_CUDA_TILE_THREADS / SLICES,
         WIDTH = COLS + KILN_CUDA_TENSOR_PAD, /* of a row of sums */
-        ACROSS = COLS / 32                   /* warps side by side */
+        BLOCKS = KILN_CUDA_TENSOR_BLOCKS(ROWS, COLS, SLICES), /* of 32 · 32 elements, one below the other: a warp's */
+        ACROSS = COLS / 32,                                   /* warps side by side */
+        BUFFERS = BLOCKS == 1 ? 2 : 1 /* of operands in registers; more elements leave no room for a second one */
     };
-    static_assert(CREW == ROWS / 32 * ACROSS * 32, "a warp makes 32 · 32 elements");
+    static_assert(CREW == ROWS / (32 * BLOCKS) * ACROSS * 32, "every warp has its elements");
+    static_assert(BLOCKS == 1 || SLICES == 2, "the sums of one slice are added to those of the other");
 
-    /* Where a four is: the at-th of its line, or of its k. */
-    template <int LINES, bool ALONG> static __device__ __forceinline__ int cell(int line_or_k, int at)
+    /* How many fours the at-th of a line or of a k is moved, by exclusive or. */
+    template <bool ALONG> static __device__ __forceinline__ int turn_of(int line_or_k)
     {
-        return ALONG ? line_or_k * LONG + (at ^ (line_or_k & 7)) * 4
-                     : line_or_k * LINES + (at ^ (line_or_k & 3) * 2) * 4;
+        return ALONG ? line_or_k & 7 : (line_or_k & 3) * 2;
     }
 
     /* ---- Copying ---- */
@@ -62,7 +64,8 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_tensor {
         enum {
             FOURS = (ALONG ? (int)LONG : LINES) / 4,  /* side by side */
             APART = KILN_CUDA_TILE_THREADS / FOURS,   /* lines or k between two of a thread's own */
-            PASSES = LINES * LONG / 4 / KILN_CUDA_TILE_THREADS
+            PASSES = LINES * LONG / 4 / KILN_CUDA_TILE_THREADS,
+            PITCH = ALONG ? (int)LONG : LINES
         };
         static_assert(PASSES * KILN_CUDA_TILE_THREADS * 4 == LINES * LONG && APART % 8 == 0, "fours are dealt evenly");
         const float *from;
@@ -72,7 +75,8 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_tensor {
 
         __device__ __forceinline__ copier(const kiln_cuda_panel &p)
         {
-            const int other = (int)(threadIdx.x / FOURS), at = (int)(threadIdx.x % FOURS);
+            const int thread = (int)(threadIdx.x % KILN_CUDA_TILE_THREADS); /* which tells compilers that it is below */
+            const int other = thread / FOURS, at = thread % FOURS;
             line = ALONG ? other : at * 4;
             k = ALONG ? at * 4 : other;
             from = p.from + line * p.line + k * p.step;
@@ -80,20 +84,20 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_tensor {
             pass = APART * (ALONG ? p.line : p.step);
             lines = p.lines, vector = p.vector, element = (int)(ALONG ? p.step : p.line);
             whole = vector && (ALONG || line + 4 <= lines);
-            to = cell<LINES, ALONG>(other, at);
+            to = other * PITCH + (at ^ turn_of<ALONG>(other)) * 4;
         }
 
-        /* Begins to copy a stage, of which `left` elements along k are there, and goes on to the next. */
-        __device__ __forceinline__ void copy(float *panel, int left)
+        /* Begins to copy a stage, of which `left` elements along k are there, FULL: all, and goes on to the next. */
+        template <bool FULL> __device__ __forceinline__ void copy(float *panel, int left)
         {
 #pragma unroll
             for (int i = 0; i < PASSES; i++) {
                 const float *source = from + i * pass;
-                float *target = panel + to + i * APART * (ALONG ? (int)LONG : LINES);
+                float *target = panel + to + i * APART * PITCH;
                 if (line + (ALONG ? i * APART : 0) >= lines)
                     continue;
-                const int there = ALONG ? left - k : k + i * APART < left ? lines - line : 0;
-                if (whole && left >= LONG)
+                const int there = FULL && ALONG ? 4 : ALONG ? left - k : FULL || k + i * APART < left ? lines - line : 0;
+                if (FULL && whole)
                     kiln_cuda_copy_16(target, source, 16);
                 else if (vector)
                     kiln_cuda_copy_16(target, source, there >= 4 ? 16 : there > 0 ? there * 4 : 0);
@@ -107,21 +111,31 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_tensor {
 
     /* ---- Multiplying ---- */
 
-    /* Eight k of 32 lines. */
-    template <int LINES, bool ALONG>
-    static __device__ __forceinline__ void load(const float *panel, int line, int k, uint32_t lane, uint32_t (&x)[2][4])
-    {
+    /* How a warp reads the lines from `line` on of a panel, a multiple of 32, at the k of its slice, from `first` on.
+     * Where in a panel is a sum of what a thread knows and of what the compiler knows. */
+    template <int LINES, bool ALONG> struct reader {
+        int at, turn;
+        __device__ __forceinline__ reader(int line, int first, uint32_t lane)
+        {
+            const int eighth = (int)(lane % 8), quarter = (int)(lane % 4);
+            at = ALONG ? (line + (int)(lane / 16) * 8 + eighth) * LONG
+                       : (first + quarter) * LINES + line + ((int)(lane / 4) ^ turn_of<false>(quarter)) * 4;
+            turn = turn_of<ALONG>(eighth) ^ (int)(lane / 8 % 2) ^ first / 4;
+        }
+
+        /* Eight k from k of 32 lines, the block-th of the warp's. */
+        __device__ __forceinline__ void load(const float *panel, int block, int k, uint32_t (&x)[2][4]) const
+        {
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-            if constexpr (ALONG) {
-                const int at = line + half * 16 + (int)(lane / 16 * 8 + lane % 8);
-                kiln_cuda_load_blocks(x[half], panel + cell<LINES, true>(at, k / 4 + (int)(lane / 8 % 2)));
-            } else {
-                const int at = k + half * 4 + (int)(lane % 4);
-                const uint4 v = *(const uint4 *)(panel + cell<LINES, false>(at, line / 4 + (int)(lane / 4)));
-                x[half][0] = v.x, x[half][1] = v.y, x[half][2] = v.z, x[half][3] = v.w;
-            }
-    }
+            for (int half = 0; half < 2; half++)
+                if constexpr (ALONG) {
+                    kiln_cuda_load_blocks(x[half], panel + at + (k / 4 ^ turn) * 4 + (block * 32 + half * 16) * LONG);
+                } else {
+                    const uint4 v = *(const uint4 *)(panel + at + (k + half * 4) * LINES + block * 32);
+                    x[half][0] = v.x, x[half][1] = v.y, x[half][2] = v.z, x[half][3] = v.w;
+                }
+        }
+    };
 
     /* Of these, rounded, the k / 4-th of the i-th line, which is the one that line_of tells. */
     template <bool ALONG> static __device__ __forceinline__ uint32_t rounded(const uint32_t (&x)[2][4], int i, int k)
@@ -136,71 +150,112 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_tensor {
         return ALONG ? i * 8 + at : at * 4 + i;
     }
 
-    /* What comes next is loaded before what is there is multiplied. */
+    /* With two buffers what comes next is loaded before what is there is multiplied. */
     template <bool A_ALONG, bool B_ALONG>
-    static __device__ __forceinline__ void multiply(const float *stage, int row, int col, int first, uint32_t lane,
-                                                    float (&sum)[2][4][4])
+    static __device__ __forceinline__ void multiply(const reader<ROWS, A_ALONG> &rows, const reader<COLS, B_ALONG> &cols,
+                                                    const float *stage, float (&sum)[BLOCKS][2][4][4])
     {
-        uint32_t a[2][2][4], b[2][2][4];
-        load<ROWS, A_ALONG>(stage, row, first, lane, a[0]);
-        load<COLS, B_ALONG>(stage + ROWS * LONG, col, first, lane, b[0]);
+        uint32_t a[BUFFERS][BLOCKS][2][4], b[BUFFERS][2][4];
+        auto fetch = [&](int k) {
+            const int to = k / 8 % BUFFERS;
+#pragma unroll
+            for (int block = 0; block < BLOCKS; block++)
+                rows.load(stage, block, k, a[to][block]);
+            cols.load(stage + ROWS * LONG, 0, k, b[to]);
+        };
+        if (BUFFERS == 2)
+            fetch(0);
 #pragma unroll
         for (int k = 0; k < CHUNK; k += 8) {
-            const int now = k / 8 % 2;
-            if (k + 8 < CHUNK) {
-                load<ROWS, A_ALONG>(stage, row, first + k + 8, lane, a[1 - now]);
-                load<COLS, B_ALONG>(stage + ROWS * LONG, col, first + k + 8, lane, b[1 - now]);
-            }
-            uint32_t x[2][4], y[4][2];
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                x[i / 4][i % 4] = rounded<A_ALONG>(a[now], i / 4 * 2 + i % 2, i % 4 / 2);
-                y[i / 2][i % 2] = rounded<B_ALONG>(b[now], i / 2, i % 2);
-            }
+            const int now = k / 8 % BUFFERS, next = k + (BUFFERS - 1) * 8;
+            if (next < CHUNK)
+                fetch(next);
+            uint32_t y[4][2];
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                kiln_cuda_multiply_16_8_8(sum[i / 4][i % 4], x[i / 4], y[i % 4]);
+                y[i / 2][i % 2] = rounded<B_ALONG>(b[now], i / 2, i % 2);
+#pragma unroll
+            for (int block = 0; block < BLOCKS; block++) {
+                uint32_t x[2][4];
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    x[i / 4][i % 4] = rounded<A_ALONG>(a[now][block], i / 4 * 2 + i % 2, i % 4 / 2);
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    kiln_cuda_multiply_16_8_8(sum[block][i / 4][i % 4], x[i / 4], y[i % 4]);
+            }
         }
     }
 
-    template <bool A_ALONG, bool B_ALONG>
-    static __device__ __forceinline__ void put(float *to, uint32_t lane, const float (&sum)[2][4][4])
+    /* ---- Sums ---- */
+
+    template <bool ADD> static __device__ __forceinline__ void put_two(float *to, float x, float y)
+    {
+        const float2 there = ADD ? *(const float2 *)to : float2{0, 0};
+        *(float2 *)to = ADD ? float2{x + there.x, y + there.y} : float2{x, y};
+    }
+
+    /* A warp's, to where they are read from; ADD: they are added to what is there. */
+    template <bool A_ALONG, bool B_ALONG, bool ADD>
+    static __device__ __forceinline__ void put(float *to, uint32_t lane, const float (&sum)[BLOCKS][2][4][4])
     {
         const int col = (int)(lane % 4) * 2;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float *row = to + line_of<A_ALONG>((int)(lane / 4), i) * WIDTH;
-            const float(&x)[4][4] = sum[i / 2];
+        for (int i = 0; i < 4 * BLOCKS; i++) {
+            float *row = to + (i / 4 * 32 + line_of<A_ALONG>((int)(lane / 4), i % 4)) * WIDTH;
+            const float(&x)[4][4] = sum[i / 4][i % 4 / 2];
             const int at = i % 2 * 2;
-            if constexpr (B_ALONG) {
 #pragma unroll
-                for (int w = 0; w < 4; w++)
-                    *(float2 *)(row + line_of<true>(col, w)) = float2{x[w][at], x[w][at + 1]};
-            } else {
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-                    *(float4 *)(row + line_of<false>(col + j, 0)) =
-                        float4{x[0][at + j], x[1][at + j], x[2][at + j], x[3][at + j]};
-            }
+            for (int j = 0; j < 4; j++)
+                if constexpr (B_ALONG)
+                    put_two<ADD>(row + line_of<true>(col, j), x[j][at], x[j][at + 1]);
+                else
+                    put_two<ADD>(row + line_of<false>(col + j / 2, j % 2 * 2), x[j % 2 * 2][at + j / 2],
+                                 x[j % 2 * 2 + 1][at + j / 2]);
         }
     }
 
-    /* The sums of all slices; they take the place of the panels. While a thread multiplies a stage others may be at it
-     * too, but none at the one before any more: what comes next goes there. */
+    /* Each slice has a place for its sums, or, where a warp has two blocks of them, the first slice adds its own to the
+     * second's. */
+    template <bool A_ALONG, bool B_ALONG>
+    static __device__ __forceinline__ void put_all(float *memory, int number, int row, int col, uint32_t lane,
+                                                   const float (&sum)[BLOCKS][2][4][4])
+    {
+        float *to = memory + row * WIDTH + col;
+        __syncthreads();
+        if constexpr (BLOCKS == 1) {
+            put<A_ALONG, B_ALONG, false>(to + number * (ROWS * WIDTH), lane, sum);
+        } else {
+            if (number == 1)
+                put<A_ALONG, B_ALONG, false>(to, lane, sum);
+            __syncthreads();
+            if (number == 0)
+                put<A_ALONG, B_ALONG, true>(to, lane, sum);
+        }
+    }
+
+    /* The sums take the place of the panels. While a thread multiplies a stage others may be at it too, but none at the
+     * one before any more: what comes next goes there. */
     template <bool A_ALONG, bool B_ALONG>
     static __device__ __forceinline__ void make(const kiln_cuda_panel &a, const kiln_cuda_panel &b, int64_t k,
                                                 float *memory)
     {
         const uint32_t warp = threadIdx.x % CREW / 32, lane = threadIdx.x % 32;
-        const int number = (int)(threadIdx.x / CREW), row = (int)(warp / ACROSS) * 32, col = (int)(warp % ACROSS) * 32;
+        const int number = (int)(threadIdx.x / CREW), row = (int)(warp / ACROSS) * (32 * BLOCKS);
+        const int col = (int)(warp % ACROSS) * 32;
         copier<ROWS, A_ALONG> first(a);
         copier<COLS, B_ALONG> second(b);
-        float sum[2][4][4] = {};
+        const reader<ROWS, A_ALONG> rows(row, number * CHUNK, lane);
+        const reader<COLS, B_ALONG> cols(col, number * CHUNK, lane);
+        float sum[BLOCKS][2][4][4] = {};
         int left = (int)k, to = 0, from = 0; /* to be copied, and the stages that are next */
         auto begin = [&] {
-            if (left > 0) {
-                first.copy(memory + to, left);
-                second.copy(memory + to + ROWS * LONG, left);
+            if (left >= LONG) {
+                first.template copy<true>(memory + to, left);
+                second.template copy<true>(memory + to + ROWS * LONG, left);
+            } else if (left > 0) {
+                first.template copy<false>(memory + to, left);
+                second.template copy<false>(memory + to + ROWS * LONG, left);
             }
             kiln_cuda_copies_end();
             left -= LONG;
@@ -214,15 +269,17 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_tensor {
             kiln_cuda_copies_wait<STAGES - 2>();
             __syncthreads();
             begin();
-            multiply<A_ALONG, B_ALONG>(memory + from, row, col, number * CHUNK, lane, sum);
+            multiply(rows, cols, memory + from, sum);
             from = from == (STAGES - 1) * SIZE ? 0 : from + SIZE;
         }
-        __syncthreads();
-        put<A_ALONG, B_ALONG>(memory + (number * ROWS + row) * WIDTH + col, lane, sum);
+        put_all<A_ALONG, B_ALONG>(memory, number, row, col, lane, sum);
     }
 
+    /* How many sums of each element there are then. */
     static __device__ __forceinline__ int sums_of(int64_t k)
     {
+        if (BLOCKS > 1)
+            return 1;
         const int64_t slices = (k + CHUNK - 1) / CHUNK;
         return (int)(slices < SLICES ? slices : SLICES);
     }

@@ -31,7 +31,7 @@ static const tile tiles[] = {
     {8, 8, 128, 400, 1500},     {16, 8, 64, 380, 2350},  {16, 16, 32, 300, 5900},  {16, 32, 16, 280, 12000},
     {16, 32, 8, 600, 8200},     {32, 32, 8, 700, 12500}, {32, 64, 4, 800, 22000},  {64, 64, 2, 900, 41000},
     {32, 32, 16, 1300, 5000},   {64, 32, 8, 1800, 6700}, {64, 64, 4, 1800, 12600}, {128, 64, 2, 1800, 21600},
-    {128, 128, 1, 2500, 36000},
+    {128, 128, 2, 2500, 22000},
 };
 enum { TILES = sizeof tiles / sizeof *tiles };
 
@@ -55,7 +55,7 @@ static size_t shared_floats(int64_t rows, int64_t cols, int64_t slices, int64_t 
     if (KILN_CUDA_TILE_TENSOR(rows, cols, slices))
         return larger(
             (size_t)(KILN_CUDA_TENSOR_STAGES(rows, cols, slices) * (rows + cols) * KILN_CUDA_TENSOR_LONG(slices)),
-            (size_t)(slices * rows * (cols + KILN_CUDA_TENSOR_PAD)));
+            (size_t)KILN_CUDA_TENSOR_SUMS(rows, cols, slices));
     if (KILN_CUDA_TILE_STRAIGHT(rows, cols, slices))
         return (size_t)(rows * cols * (slices / KILN_CUDA_TILE_BESIDE(rows, cols)));
     int64_t chunks = times(KILN_CUDA_TILE_SLICE(k, slices), KILN_CUDA_TILE_CHUNK);

@@ -9,28 +9,51 @@
 #include "device/cuda/straight.cuh"
 #include "device/cuda/tensor.cuh"
 
-/* Adds up the sums of every element, in order. Four neighbours a thread; the first of the tile is element `at` of c;
- * `rows` and `cols` of it are there. */
+/* Four neighbours of a row, or less: those of c from element `at`. */
+struct kiln_cuda_cell {
+    int64_t at;
+    int n; /* 0: none */
+    float x[4];
+};
+
+/* `vector`: cells are whole, and aligned to 16 bytes. */
+static __device__ __forceinline__ void kiln_cuda_store_cell(float *c, const kiln_cuda_cell &cell, bool vector)
+{
+    if (vector && cell.n)
+        *(float4 *)(c + cell.at) = make_float4(cell.x[0], cell.x[1], cell.x[2], cell.x[3]);
+#pragma unroll
+    for (int v = 0; v < 4; v++)
+        if (!vector && v < cell.n)
+            c[cell.at + v] = cell.x[v];
+}
+
+/* Adds up the sums of every element, in order. A thread has up to four cells at a time, so that a sink can ask memory
+ * for what it needs of all before it writes any; the first of the tile is element `at` of c; `rows` and `cols` of it
+ * are there. */
 template <int ROWS, int COLS, int WIDTH, typename Sink>
 static __device__ __forceinline__ void kiln_cuda_tile_finish(const float *sums, int count, int64_t at, int64_t n,
                                                              int rows, int cols, const Sink &sink)
 {
+    enum { CELLS = ROWS * COLS / 4, EACH = CELLS / KILN_CUDA_TILE_THREADS, ONCE = EACH > 4 ? 4 : EACH > 1 ? EACH : 1 };
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < ROWS * COLS / 4; i += KILN_CUDA_TILE_THREADS) {
-        const int row = (int)(i / (COLS / 4)), col = (int)(i % (COLS / 4)) * 4, left = cols - col;
-        if (row >= rows || left <= 0)
-            continue;
-        const float *from = sums + row * WIDTH + col;
-        float4 x = *(const float4 *)from;
+    for (uint32_t i = threadIdx.x; i < CELLS; i += KILN_CUDA_TILE_THREADS * ONCE) {
+        kiln_cuda_cell cells[ONCE];
+#pragma unroll
+        for (int c = 0; c < ONCE; c++) {
+            const uint32_t number = i + c * KILN_CUDA_TILE_THREADS;
+            const int row = (int)(number / (COLS / 4)), col = (int)(number % (COLS / 4)) * 4, left = cols - col;
+            const float *from = sums + row * WIDTH + col;
+            float4 x = *(const float4 *)from;
 #pragma unroll 16
-        for (int s = 1; s < count; s++) {
-            float4 y = *(const float4 *)(from + s * (ROWS * WIDTH));
-            x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
+            for (int s = 1; s < count; s++) {
+                float4 y = *(const float4 *)(from + s * (ROWS * WIDTH));
+                x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
+            }
+            int64_t element = at + row * n + col;
+            asm("" : "+l"(element)); /* or compilers see through it and store vectors one float at a time */
+            cells[c] = kiln_cuda_cell{element, row >= rows || left <= 0 ? 0 : left < 4 ? left : 4, {x.x, x.y, x.z, x.w}};
         }
-        const float values[4] = {x.x, x.y, x.z, x.w};
-        int64_t element = at + row * n + col;
-        asm("" : "+l"(element)); /* or compilers see through it and store vectors one float at a time */
-        sink(element, left < 4 ? left : 4, values);
+        sink(cells);
     }
 }
 
@@ -64,9 +87,9 @@ static __device__ __forceinline__ void kiln_cuda_tile_make(const Shape &s, const
  * kiln_cuda_matrices, or has the same members as constants and `aligned`. `shared` is aligned to 16 bytes; the block has
  * to meet before it is used again.
  *
- * sink(at, n, values) is called for every element once, with up to four neighbours of a row at a time: the elements of
- * c from `at`, four of them and `at` a multiple of four where the rows of c have a multiple of four. Consecutive
- * threads have consecutive ones. The elements of the second cut come behind all of the first. */
+ * sink(cells) is called with some cells at a time, such that every element is in one of them: four elements, and `at` a
+ * multiple of four, where the rows of c have a multiple of four. Consecutive threads have consecutive ones. The elements
+ * of the second cut come behind all of the first. */
 template <int ROWS, int COLS, int SLICES, typename Shape, typename Sink>
 static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t matrices, int cuts, int64_t tile,
                                                       void *shared, const Sink &sink)
@@ -116,7 +139,8 @@ static __device__ __forceinline__ void kiln_cuda_join(const float *partials, int
     const bool fours = n % 4 == 0;
     const int each = fours ? 4 : 1;
     for (int64_t i = from * each; i < count; i += step * each) {
-        float x[4] = {};
+        kiln_cuda_cell cell[1] = {{i, each, {}}};
+        float(&x)[4] = cell[0].x;
         if (fours) {
             float4 v = *(const float4 *)(partials + i);
 #pragma unroll 8
@@ -130,7 +154,7 @@ static __device__ __forceinline__ void kiln_cuda_join(const float *partials, int
             for (int c = 1; c < cuts; c++)
                 x[0] += partials[c * count + i];
         }
-        sink(i, each, x);
+        sink(cell);
     }
 }
 

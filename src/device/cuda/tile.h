@@ -42,10 +42,11 @@ enum {
 /* The tiles there are, (rows, columns, slices): those in f32, and those by tensor cores in TF32. */
 #define KILN_CUDA_TILES(X)                                                                                             \
     X(8, 8, 128) X(16, 8, 64) X(16, 16, 32) X(16, 32, 16) X(16, 32, 8) X(32, 32, 8) X(32, 64, 4) X(64, 64, 2)
-#define KILN_CUDA_TENSOR_TILES(X) X(32, 32, 16) X(64, 32, 8) X(64, 64, 4) X(128, 64, 2) X(128, 128, 1)
+#define KILN_CUDA_TENSOR_TILES(X) X(32, 32, 16) X(64, 32, 8) X(64, 64, 4) X(128, 64, 2) X(128, 128, 2)
 
-/* Whether a tile is made by tensor cores (tensor.cuh), 32 elements a thread. */
-#define KILN_CUDA_TILE_TENSOR(rows, cols, slices) ((rows) * (cols) * (slices) == 32 * KILN_CUDA_TILE_THREADS)
+/* Whether a tile is made by tensor cores (tensor.cuh), 32 elements a thread, or 64. */
+#define KILN_CUDA_TENSOR_BLOCKS(rows, cols, slices) ((rows) * (cols) * (slices) / (32 * KILN_CUDA_TILE_THREADS))
+#define KILN_CUDA_TILE_TENSOR(rows, cols, slices)   (KILN_CUDA_TENSOR_BLOCKS(rows, cols, slices) > 0)
 
 /* Whether a tile's operands go straight to registers (straight.cuh), 16 elements a thread, or through shared memory. */
 #define KILN_CUDA_TILE_STRAIGHT(rows, cols, slices)                                                                    \
@@ -64,13 +65,15 @@ enum {
 #define KILN_CUDA_TILE_SUMS(rows, cols)  ((rows) * ((cols) + KILN_CUDA_TILE_PAD))
 
 /* The same with tensor cores: elements along k of a stage, and how many stages there are at once, beyond which a block
- * of a device with little shared memory would not fit. Sums take their place. */
+ * of a device with little shared memory would not fit. Sums take their place, of every slice or of all together. */
 #define KILN_CUDA_TENSOR_LONG(slices)               ((slices) < 4 ? 32 : 8 * (slices))
 #define KILN_CUDA_TENSOR_PAD                        8 /* floats behind a row of sums */
 #define KILN_CUDA_TENSOR_STAGES(rows, cols, slices) (24 * 1024 / (((rows) + (cols)) * KILN_CUDA_TENSOR_LONG(slices)))
+#define KILN_CUDA_TENSOR_SUMS(rows, cols, slices)                                                                      \
+    ((rows) * ((cols) + KILN_CUDA_TENSOR_PAD) * (KILN_CUDA_TENSOR_BLOCKS(rows, cols, slices) == 1 ? (slices) : 1))
 
-/* Elements along k in a cut: a multiple of what the slices of any tile take at a time. */
-#define KILN_CUDA_TILE_CUT(k, cuts) ((cuts) == 1 ? (k) : ((k) + 128 * (cuts)-1) / (128 * (cuts)) * 128)
+/* Elements along k in a cut: a multiple of what large tiles take at a time. */
+#define KILN_CUDA_TILE_CUT(k, cuts) ((cuts) == 1 ? (k) : ((k) + 64 * (cuts)-1) / (64 * (cuts)) * 64)
 
 #ifndef __CUDACC_RTC__
 #ifdef __cplusplus

@@ -60,26 +60,29 @@ KILN_PW_INLINE bool barrier(const kiln_cuda_walk &c, int count, bool stopped)
 /* A product's elements as they come. */
 template <bool VECTORS> struct plain_sink {
     float *to;
-    __device__ __forceinline__ void operator()(int64_t at, int n, const float *x) const
+    template <int N> __device__ __forceinline__ void operator()(const kiln_cuda_cell (&cells)[N]) const
     {
-        if (VECTORS && n == 4)
-            *(float4 *)(to + at) = make_float4(x[0], x[1], x[2], x[3]);
-        else
-            for (int v = 0; v < 4; v++)
-                if (v < n)
-                    to[at + v] = x[v];
+#pragma unroll
+        for (int c = 0; c < N; c++)
+            kiln_cuda_store_cell(to, cells[c], VECTORS);
     }
 };
 
-/* A product's elements through the group behind it. */
+/* A product's elements through the group behind it, which may take a cell in two parts. What it loads for all cells is
+ * asked for first: a load behind a store would have to wait for it, since they might meet. */
 template <typename P> struct group_sink {
     const P &p;
-    __device__ __forceinline__ void operator()(int64_t at, int n, const float *x) const
+    template <int N> __device__ __forceinline__ void operator()(const kiln_cuda_cell (&cells)[N]) const
     {
-        uint64_t unused[4];
-        p.elements(at, n < P::N ? n : P::N, unused, x);
-        if (P::N < 4 && n > P::N)
-            p.elements(at + P::N, n - P::N, unused, x + P::N);
+        enum { PARTS = 4 / P::N };
+        typename P::fetched f[N * PARTS];
+#pragma unroll
+        for (int i = 0; i < N * PARTS; i++)
+            f[i] = p.fetch(cells[i / PARTS].at + i % PARTS * P::N, cells[i / PARTS].n - i % PARTS * P::N);
+#pragma unroll
+        for (int i = 0; i < N * PARTS; i++)
+            p.elements(cells[i / PARTS].at + i % PARTS * P::N, cells[i / PARTS].n - i % PARTS * P::N,
+                       cells[i / PARTS].x + i % PARTS * P::N, f[i]);
     }
 };
 
