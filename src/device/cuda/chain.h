@@ -117,10 +117,23 @@ static inline bool kiln_cuda_is_second(const kiln_cuda_step *s)
     return s->kind == KILN_CUDA_STEP_COMBINE || s->kind == KILN_CUDA_STEP_JOIN;
 }
 
-/* What blocks take of a wave, and of a strand of it: one unit, or slabs. */
-int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
-int64_t kiln_cuda_strand_units(const kiln_cuda_step *step);
 bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step);
+
+/* ---- Units and how long they take (times.c) ---- */
+
+/* About how long a step takes if it has the device to itself, in nanoseconds. */
+int64_t kiln_cuda_step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
+
+/* The parts of a wave are steps by themselves and strands, each told by its first step. Blocks take the units of the
+ * longest first; the part behind `part` in that order, or the first behind -1; -1: there are no more. */
+int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t part);
+
+/* How many units a part has, and how long each takes. A strand has one, or slabs. */
+int64_t kiln_cuda_part_units(const kiln_cuda_chain *chain, int64_t part);
+int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part);
+
+/* Of all parts together. */
+int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
 
 /* ---- Gathering ahead (ahead.c) ---- */
 

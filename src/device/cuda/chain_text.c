@@ -244,28 +244,24 @@ static void say_strand(author *a, int64_t begin, int64_t first)
         }
 }
 
-/* Units of a wave are numbered: strands first, since they take longest, then the pieces of each step. These here come
- * behind `before` others of the same loop. */
+/* The parts of a wave follow each other in the order in which blocks take their units. These here come behind `before`
+ * other units of the same loop. */
 static void say_units(author *a, int32_t wave, int64_t before)
 {
     const kiln_cuda_chain *c = a->chain;
     int64_t units = before;
-    for (int strands = 1; strands >= 0; strands--)
-        for (int64_t i = 0; i < c->nsteps; i++) {
-            const kiln_cuda_step *s = &c->steps[i];
-            if (s->wave != wave || (s->strand >= 0) != strands || (strands && !kiln_cuda_begins_strand(c, i)))
-                continue;
-            int64_t first = units;
-            units += strands ? kiln_cuda_strand_units(s) : s->units;
-            say(a, "        %sif (u < %lldL) {\n", first > before ? "else " : "", LL(units));
-            if (strands)
-                say_strand(a, i, first);
-            else {
-                say(a, "            ");
-                say_step(a, s, first);
-            }
-            say(a, "        }\n");
+    for (int64_t i = kiln_cuda_next_part(c, wave, -1); i >= 0; i = kiln_cuda_next_part(c, wave, i)) {
+        int64_t first = units;
+        units += kiln_cuda_part_units(c, i);
+        say(a, "        %sif (u < %lldL) {\n", first > before ? "else " : "", LL(units));
+        if (c->steps[i].strand >= 0)
+            say_strand(a, i, first);
+        else {
+            say(a, "            ");
+            say_step(a, &c->steps[i], first);
         }
+        say(a, "        }\n");
+    }
 }
 
 static void say_gathering_ahead(author *a, int64_t before)
@@ -276,17 +272,28 @@ static void say_gathering_ahead(author *a, int64_t before)
     say(a, "        }\n");
 }
 
+/* Units from 0 below `end`, an expression, as walk.h deals them. */
+static void say_dealing(author *a, const char *end)
+{
+    say(a,
+        "    for (int64_t u = blockIdx.x, step = KILN_CUDA_FIRST_STEP(blockIdx.x, gridDim.x); u < %s;\n"
+        "         u += step, step = KILN_CUDA_NEXT_STEP(step, gridDim.x)) {\n",
+        end);
+}
+
 /* The last run has no next one to gather for. */
 static void say_wave(author *a, int32_t wave)
 {
     const kiln_cuda_chain *c = a->chain;
     int64_t units = kiln_cuda_wave_units(c, wave);
     bool ahead = wave > 0 && wave == c->ahead;
+    char end[96];
     if (ahead)
-        say(a, "    for (int64_t u = blockIdx.x; u < (run + 1 < all.c.runs ? %lldL : %lldL); u += gridDim.x) {\n",
-            LL(units + kiln_cuda_wave_units(c, 0)), LL(units));
+        snprintf(end, sizeof end, "(run + 1 < all.c.runs ? %lldL : %lldL)", LL(units + kiln_cuda_wave_units(c, 0)),
+                 LL(units));
     else
-        say(a, "    for (int64_t u = blockIdx.x; u < %lldL; u += gridDim.x) {\n", LL(units));
+        snprintf(end, sizeof end, "%lldL", LL(units));
+    say_dealing(a, end);
     say_units(a, wave, 0);
     if (ahead)
         say_gathering_ahead(a, units);

@@ -4,13 +4,9 @@
 #include "device/cuda/chain.h"
 
 enum {
-    TINY_UNITS = 2,          /* that one block takes in turn rather than wait for a barrier */
-    TINY_TIME = 600,         /* nanoseconds of a step that moves little */
-    STORE_TIME = 300,        /* and of each store of a group */
-    LITTLE = 32 * 1024,      /* bytes that a block moves in that time … */
-    BYTES_A_NANOSECOND = 30, /* … and of those beyond */
-    LONGEST_TILE = 4000,     /* beyond which two rounds of smaller tiles are better */
-    MOST_MOVED = 16          /* units of a step that is put off: larger ones would make a wave of their own longer */
+    TINY_UNITS = 2,      /* that one block takes in turn rather than wait for a barrier */
+    LONGEST_TILE = 4000, /* beyond which two rounds of smaller tiles are better */
+    MOST_MOVED = 16      /* units of a step that is put off: larger ones would make a wave of their own longer */
 };
 
 static bool is_tiny(const kiln_cuda_step *s)
@@ -107,26 +103,14 @@ static void find_latest(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 
 /* ---- Times ---- */
 
-/* About how long a step takes. */
-static int64_t step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
-{
-    int64_t stores = s->group ? s->group->k.p.nstores * STORE_TIME : 0;
-    if (s->kind == KILN_CUDA_STEP_PRODUCT)
-        return s->tiling.nanoseconds + stores;
-    int64_t blocks = s->units < KILN_CUDA_TILE_BLOCKS ? s->units : KILN_CUDA_TILE_BLOCKS;
-    int64_t bytes = chain->plan->kernels[s->kernel].bytes / (blocks < 1 ? 1 : blocks);
-    bool much = bytes > LITTLE && !kiln_cuda_is_second(s);
-    return TINY_TIME + stores + (much ? (bytes - LITTLE) / BYTES_A_NANOSECOND : 0);
-}
-
-/* And a wave, without what is tiny and what could come later. */
+/* Of a wave, without what is tiny and what could come later. */
 static int64_t wave_time(const kiln_cuda_chain *chain, int32_t wave)
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < chain->nsteps; i++) {
         const kiln_cuda_step *s = &chain->steps[i];
-        if (s->wave == wave && !is_tiny(s) && s->latest == wave && step_time(chain, s) > longest)
-            longest = step_time(chain, s);
+        if (s->wave == wave && !is_tiny(s) && s->latest == wave && kiln_cuda_step_time(chain, s) > longest)
+            longest = kiln_cuda_step_time(chain, s);
     }
     return longest;
 }
@@ -135,7 +119,7 @@ static int64_t strand_time(const kiln_cuda_chain *chain, int64_t before, int32_t
 {
     int64_t time = 0;
     for (int64_t i = 0; i < before; i++)
-        time += chain->steps[i].strand == strand ? step_time(chain, &chain->steps[i]) : 0;
+        time += chain->steps[i].strand == strand ? kiln_cuda_step_time(chain, &chain->steps[i]) : 0;
     return time;
 }
 
@@ -169,8 +153,8 @@ static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 static int32_t roomy_wave(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int32_t from, const int64_t *times)
 {
     int32_t best = from;
-    for (int32_t wave = from + 1; wave <= s->latest && s->units <= MOST_MOVED && times[best] < step_time(chain, s);
-         wave++)
+    for (int32_t wave = from + 1;
+         wave <= s->latest && s->units <= MOST_MOVED && times[best] < kiln_cuda_step_time(chain, s); wave++)
         best = times[wave] > times[best] ? wave : best;
     return best;
 }
@@ -182,7 +166,7 @@ static void fill_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w, const i
     for (int64_t i = 0; i < chain->nsteps; i++) {
         kiln_cuda_step *s = &chain->steps[i];
         place p = find_place(chain, w, i);
-        bool fits = p.joins && strand_time(chain, i, p.strand) + step_time(chain, s) <= times[p.wave - 1];
+        bool fits = p.joins && strand_time(chain, i, p.strand) + kiln_cuda_step_time(chain, s) <= times[p.wave - 1];
         if (p.joins && (fits || p.wave > s->latest))
             put(chain, s, p.wave - 1, p.strand);
         else
@@ -212,13 +196,6 @@ static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
     return true;
 }
 
-/* ---- Tiles ---- */
-
-int64_t kiln_cuda_strand_units(const kiln_cuda_step *step)
-{
-    return step->slab ? step->units : 1;
-}
-
 bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step)
 {
     for (int64_t i = 0; i < step; i++)
@@ -227,18 +204,7 @@ bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step)
     return true;
 }
 
-int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave)
-{
-    int64_t units = 0;
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        const kiln_cuda_step *s = &chain->steps[i];
-        if (s->wave == wave && s->strand < 0)
-            units += s->units;
-        else if (s->wave == wave && kiln_cuda_begins_strand(chain, i))
-            units += kiln_cuda_strand_units(s);
-    }
-    return units;
-}
+/* ---- Tiles ---- */
 
 /* The product of the wave that is done soonest, if fewer tiles would do for it. */
 static bool coarsen_one(kiln_cuda_chain *chain, int32_t wave)
