@@ -71,7 +71,7 @@ typedef struct kiln_cuda_chain {
     int64_t nwords, words_capacity;
     size_t shared;
     int64_t most_units;    /* in a wave */
-    int32_t ahead;         /* the wave in which the next run's batch is gathered; 0: a run gathers its own */
+    int32_t ahead;         /* the wave behind which the next run's batch is gathered; 0: a run gathers its own */
     size_t own_bytes;      /* for the batch of a run */
     kiln_address own;      /* on the device, for two: every other run has the second. Taken before the first launch */
     char *text;            /* written when it is first asked for */

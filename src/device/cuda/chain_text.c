@@ -244,16 +244,15 @@ static void say_strand(author *a, int64_t begin, int64_t first)
         }
 }
 
-/* The parts of a wave follow each other in the order in which blocks take their units. These here come behind `before`
- * other units of the same loop. */
-static void say_units(author *a, int32_t wave, int64_t before)
+/* The parts of a wave follow each other in the order in which blocks take their units. */
+static void say_units(author *a, int32_t wave)
 {
     const kiln_cuda_chain *c = a->chain;
-    int64_t units = before;
+    int64_t units = 0;
     for (int64_t i = kiln_cuda_next_part(c, wave, -1); i >= 0; i = kiln_cuda_next_part(c, wave, i)) {
         int64_t first = units;
         units += kiln_cuda_part_units(c, i);
-        say(a, "        %sif (u < %lldL) {\n", first > before ? "else " : "", LL(units));
+        say(a, "        %sif (u < %lldL) {\n", first > 0 ? "else " : "", LL(units));
         if (c->steps[i].strand >= 0)
             say_strand(a, i, first);
         else {
@@ -262,42 +261,42 @@ static void say_units(author *a, int32_t wave, int64_t before)
         }
         say(a, "        }\n");
     }
+    say(a, "        __syncthreads();\n    }\n");
 }
 
-static void say_gathering_ahead(author *a, int64_t before)
-{
-    say(a, "        else {\n        const parameters next = {k.c, all.data[all.set[run + 1]], all.words[run + 1]}, "
-           "&k = next;\n");
-    say_units(a, 0, before);
-    say(a, "        }\n");
-}
-
-/* Units from 0 below `end`, an expression, as walk.h deals them. */
-static void say_dealing(author *a, const char *end)
-{
-    say(a,
-        "    for (int64_t u = blockIdx.x, step = KILN_CUDA_FIRST_STEP(blockIdx.x, gridDim.x); u < %s;\n"
-        "         u += step, step = KILN_CUDA_NEXT_STEP(step, gridDim.x)) {\n",
-        end);
-}
-
-/* The last run has no next one to gather for. */
+/* Dealt as walk.h says. */
 static void say_wave(author *a, int32_t wave)
 {
-    const kiln_cuda_chain *c = a->chain;
-    int64_t units = kiln_cuda_wave_units(c, wave);
-    bool ahead = wave > 0 && wave == c->ahead;
-    char end[96];
-    if (ahead)
-        snprintf(end, sizeof end, "(run + 1 < all.c.runs ? %lldL : %lldL)", LL(units + kiln_cuda_wave_units(c, 0)),
-                 LL(units));
-    else
-        snprintf(end, sizeof end, "%lldL", LL(units));
-    say_dealing(a, end);
-    say_units(a, wave, 0);
-    if (ahead)
-        say_gathering_ahead(a, units);
-    say(a, "        __syncthreads();\n    }\n");
+    say(a,
+        "    for (int64_t u = blockIdx.x, step = KILN_CUDA_FIRST_STEP(blockIdx.x, gridDim.x); u < %lldL;\n"
+        "         u += step, step = KILN_CUDA_NEXT_STEP(step, gridDim.x)) {\n",
+        LL(kiln_cuda_wave_units(a->chain, wave)));
+    say_units(a, wave);
+}
+
+/* By the last blocks, which have nothing to do in this wave and the next one. The last run has no next one to gather
+ * for. */
+static void say_gathering_ahead(author *a)
+{
+    say(a,
+        "    if (run + 1 < all.c.runs) {\n"
+        "    const parameters next = {k.c, all.data[all.set[run + 1]], all.words[run + 1]}, &k = next;\n"
+        "    for (int64_t u = gridDim.x - 1 - blockIdx.x; u < %lldL; u += gridDim.x) {\n",
+        LL(kiln_cuda_wave_units(a->chain, 0)));
+    say_units(a, 0);
+    say(a, "    }\n");
+}
+
+/* What is gathered ahead is waited for at the next barrier only: blocks come to this one before. */
+static void say_barrier(author *a, int32_t wave)
+{
+    if (wave == 0 || wave != a->chain->ahead) {
+        say(a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
+        return;
+    }
+    say(a, "    arrive(k.c);\n");
+    say_gathering_ahead(a);
+    say(a, "    stopped = wait_for_all(k.c, %d, stopped);\n", wave + 1);
 }
 
 static void say_waves(author *a)
@@ -309,7 +308,7 @@ static void say_waves(author *a)
             say(a, "    if (run == 0) {\n");
         say_wave(a, wave);
         if (wave + 1 < c->nwaves)
-            say(a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
+            say_barrier(a, wave);
         if (gathered)
             say(a, "    }\n");
     }
