@@ -1,7 +1,7 @@
 /* Strands of slabs: steps that work row by row, on the same number of rows, can follow each other in a block, which
- * takes the same slab of rows of each. A barrier of that block is enough between them, as long as no slab needs what
- * another one has made. That follows from memory: whatever two of the steps share, one of them writing, must belong to
- * the same row in both. */
+ * takes the same slab of rows of each. For sums of whole columns, and what follows them, the rows are these columns. A
+ * barrier of that block is enough between them, as long as no slab needs what another one has made. That follows from
+ * memory: whatever two of the steps share, one of them writing, must belong to the same row in both. */
 #include "device/cuda/chain.h"
 
 enum {
@@ -40,12 +40,28 @@ static bool keeps_order(const kiln_group *g)
     return true;
 }
 
+/* Whether a step folds whole columns: its slabs are of those, and the rows of the strand the columns. */
+static bool takes_columns(const kiln_cuda_step *s)
+{
+    return s->kind == KILN_CUDA_STEP_COLUMNS && s->group->k.p.r.chunks == 1;
+}
+
+/* How many blocks of columns such a step takes at once. */
+static int64_t columns_at_once(const kiln_cuda_reduction *r)
+{
+    return KILN_CUDA_WALK_THREADS / r->threads;
+}
+
 static bool cut_reduction(const kiln_cuda_chain *chain, const kiln_cuda_step *s, cut *c)
 {
     const kiln_cuda_reduction *r = &s->group->k.p.r;
     if (s->kind == KILN_CUDA_STEP_ROWS) {
         *c = (cut){.rows = r->outer};
         return r->chunks == 1 && r->lanes <= 32 && keeps_order(kernel_of(chain, s)->group);
+    }
+    if (takes_columns(s)) {
+        *c = (cut){.rows = r->inner, .slab = 4 * r->lanes * columns_at_once(r)};
+        return r->outer == 1;
     }
     *c = (cut){.rows = r->reduced, .slab = r->chunk};
     return r->chunks > 1 && r->outer == 1 && r->inner <= 4 * (int64_t)r->lanes && r->chunk % LEAST_SLAB == 0;
@@ -165,12 +181,13 @@ static int64_t row_of(const kiln_operand *o, int64_t rows)
     return row > span ? row : 0;
 }
 
+/* rows: 0 where it is not touched by rows. */
 static touch touch_of(const kiln_operand *o, bool writes, int64_t rows)
 {
     int64_t size = (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
     if (o->buffer < 0)
         return (touch){.buffer = -1};
-    return (touch){o->buffer, writes, o->offset * size, row_of(o, rows) * size};
+    return (touch){o->buffer, writes, o->offset * size, rows ? row_of(o, rows) * size : 0};
 }
 
 /* Touch number i of a step, *done when there are no more: operands, those of the group, what a reduction leaves. */
@@ -180,13 +197,14 @@ static touch touch_at(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int
     const kiln_group *g = k->group;
     const int loads = g ? g->nloads : 0, stores = g ? g->nstores : 0;
     const bool second = s->kind == KILN_CUDA_STEP_COMBINE;
-    const bool whole = s->kind != KILN_CUDA_STEP_COLUMNS; /* else the second half writes the result */
+    const bool whole = s->kind != KILN_CUDA_STEP_COLUMNS || takes_columns(s); /* else the second half has the result */
     *done = false;
     if (i == 0)
         return (touch){.buffer = k->workspace, .writes = !second};
     if (i == 1)
         return g && g->reduces && whole ? touch_of(&g->reduce_to, true, rows) : (touch){.buffer = -1};
     i -= 2;
+    rows = takes_columns(s) ? 0 : rows;
     *done = second || i >= k->nin + k->nout + loads + stores;
     if (*done)
         return (touch){.buffer = -1};
@@ -263,7 +281,7 @@ int64_t kiln_cuda_slab_items(const kiln_cuda_chain *chain, const kiln_cuda_step 
 {
     cut c;
     switch (step->kind) {
-    case KILN_CUDA_STEP_COLUMNS:
+    case KILN_CUDA_STEP_COLUMNS: return takes_columns(step) ? columns_at_once(&step->group->k.p.r) : 1;
     case KILN_CUDA_STEP_COMBINE: return 1;
     case KILN_CUDA_STEP_MAP:
         return cut_strand(chain, step->strand, chain->nsteps, NULL, &c) ? step->slab * (step->group->k.p.count / c.rows)
