@@ -132,8 +132,17 @@ int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t 
 int64_t kiln_cuda_part_units(const kiln_cuda_chain *chain, int64_t part);
 int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part);
 
+/* For a product so tiled: how long one tile takes, and what is left of the tiling's time for joining cuts. */
+int64_t kiln_cuda_tile_time(const kiln_cuda_step *product, const kiln_cuda_tiling *t);
+int64_t kiln_cuda_join_time(const kiln_cuda_step *product, const kiln_cuda_tiling *t);
+
 /* Of all parts together. */
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
+
+/* ---- Parts that share the blocks (fit.c) ---- */
+
+/* Makes tiles and slabs larger where a wave with more units than blocks is over sooner then. False with an error. */
+bool kiln_cuda_chain_fit(kiln_cuda_chain *chain);
 
 /* ---- Gathering ahead (ahead.c) ---- */
 
@@ -150,6 +159,9 @@ bool kiln_cuda_goes_on(const kiln_cuda_chain *chain, int64_t step, int32_t stran
 
 /* Cuts the strand that a step is the first of; one of a single step, which gains nothing by it, is none any more. */
 void kiln_cuda_cut_strand(kiln_cuda_chain *chain, int64_t step);
+
+/* Cuts a strand of slabs into so many, or less. False where the step begins none, or slabs cannot be larger. */
+bool kiln_cuda_recut_strand(kiln_cuda_chain *chain, int64_t step, int64_t slabs);
 
 /* How many items of the step, as its device function counts them, a slab has. */
 int64_t kiln_cuda_slab_items(const kiln_cuda_chain *chain, const kiln_cuda_step *step);

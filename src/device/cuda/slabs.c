@@ -120,18 +120,28 @@ static bool join_cut(const kiln_cuda_chain *chain, const kiln_cuda_step *s, cut 
     return true;
 }
 
-/* Of a strand's steps below `end`, with those of one more step if there is one. */
-static bool cut_strand(const kiln_cuda_chain *chain, int32_t strand, int64_t end, const kiln_cuda_step *more, cut *c)
+/* What a strand's steps below `end` ask for, with one more step if there is one. */
+static bool join_cuts(const kiln_cuda_chain *chain, int32_t strand, int64_t end, const kiln_cuda_step *more, cut *c)
 {
     *c = (cut){0};
     for (int64_t i = 0; i < end; i++)
         if (chain->steps[i].strand == strand && !join_cut(chain, &chain->steps[i], c))
             return false;
-    if ((more && !join_cut(chain, more, c)) || c->rows < 1)
+    return !more || join_cut(chain, more, c);
+}
+
+static int64_t slab_of(int64_t rows, int64_t slabs)
+{
+    return ceil_div(ceil_div(rows, slabs), LEAST_SLAB) * LEAST_SLAB;
+}
+
+/* The same, with slabs where the steps do not mind. */
+static bool cut_strand(const kiln_cuda_chain *chain, int32_t strand, int64_t end, const kiln_cuda_step *more, cut *c)
+{
+    if (!join_cuts(chain, strand, end, more, c) || c->rows < 1)
         return false;
-    int64_t slabs = c->most < KILN_CUDA_TILE_BLOCKS ? c->most : KILN_CUDA_TILE_BLOCKS;
     if (!c->slab)
-        c->slab = ceil_div(ceil_div(c->rows, slabs), LEAST_SLAB) * LEAST_SLAB;
+        c->slab = slab_of(c->rows, c->most < KILN_CUDA_TILE_BLOCKS ? c->most : KILN_CUDA_TILE_BLOCKS);
     return true;
 }
 
@@ -275,6 +285,22 @@ void kiln_cuda_cut_strand(kiln_cuda_chain *chain, int64_t step)
         s->slab = c.slab;
         s->units = slabs ? ceil_div(c.rows, c.slab) : s->units;
     }
+}
+
+bool kiln_cuda_recut_strand(kiln_cuda_chain *chain, int64_t step, int64_t slabs)
+{
+    const kiln_cuda_step first = chain->steps[step];
+    cut c;
+    if (first.strand < 0 || !first.slab || !join_cuts(chain, first.strand, chain->nsteps, NULL, &c) || c.slab)
+        return false;
+    for (int64_t i = step; i < chain->nsteps; i++) {
+        kiln_cuda_step *s = &chain->steps[i];
+        if (s->strand != first.strand)
+            continue;
+        s->slab = slab_of(c.rows, slabs);
+        s->units = ceil_div(c.rows, s->slab);
+    }
+    return true;
 }
 
 int64_t kiln_cuda_slab_items(const kiln_cuda_chain *chain, const kiln_cuda_step *step)

@@ -9,7 +9,8 @@ enum {
     STORE_TIME = 300,        /* and of each store of a group */
     LITTLE = 32 * 1024,      /* bytes that a block moves in that time … */
     BYTES_A_NANOSECOND = 30, /* … and of those beyond */
-    JOIN_TIME = 5000         /* what tile.c has in its estimate for joining cuts, which is a step of its own here */
+    JOIN_TIME = 5000, /* what tile.c has in its estimates for joining cuts, which is a step of its own here, … */
+    JOINED = 2000     /* … and bytes of their sums that are moved in a nanosecond */
 };
 
 /* ---- Steps ---- */
@@ -42,20 +43,29 @@ int64_t kiln_cuda_step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *
 
 /* ---- Units ---- */
 
-/* Of a tile; those of cuts hand nothing to a group. */
-static int64_t tile_time(const kiln_cuda_step *s)
+int64_t kiln_cuda_join_time(const kiln_cuda_step *s, const kiln_cuda_tiling *t)
 {
-    const kiln_cuda_tiling *t = &s->tiling;
+    size_t partials = kiln_cuda_tiling_partials(t, kiln_cuda_extent_of(&s->product, t, s->tf32));
+    return t->cuts > 1 ? JOIN_TIME + 2 * (int64_t)partials / JOINED : 0;
+}
+
+int64_t kiln_cuda_tile_time(const kiln_cuda_step *s, const kiln_cuda_tiling *t)
+{
     int64_t rounds = (t->tiles + KILN_CUDA_TILE_BLOCKS - 1) / KILN_CUDA_TILE_BLOCKS;
-    if (t->cuts == 1)
-        return t->nanoseconds / rounds + store_time(s);
-    return t->nanoseconds > JOIN_TIME ? (t->nanoseconds - JOIN_TIME) / rounds : 0;
+    int64_t all = t->nanoseconds - kiln_cuda_join_time(s, t);
+    return all > 0 ? all / rounds : 0;
+}
+
+/* Tiles of cuts hand nothing to a group. */
+static int64_t product_time(const kiln_cuda_step *s)
+{
+    return kiln_cuda_tile_time(s, &s->tiling) + (s->tiling.cuts == 1 ? store_time(s) : 0);
 }
 
 static int64_t unit_time(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
 {
     bool alone = s->strand >= 0 && !s->slab;
-    return s->kind == KILN_CUDA_STEP_PRODUCT ? tile_time(s) : time_of_part(chain, s, alone ? 1 : s->units);
+    return s->kind == KILN_CUDA_STEP_PRODUCT ? product_time(s) : time_of_part(chain, s, alone ? 1 : s->units);
 }
 
 int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part)

@@ -4,9 +4,8 @@
 #include "device/cuda/chain.h"
 
 enum {
-    TINY_UNITS = 2,      /* that one block takes in turn rather than wait for a barrier */
-    LONGEST_TILE = 4000, /* beyond which two rounds of smaller tiles are better */
-    MOST_MOVED = 16      /* units of a step that is put off: larger ones would make a wave of their own longer */
+    TINY_UNITS = 2, /* that one block takes in turn rather than wait for a barrier */
+    MOST_MOVED = 16 /* units of a step that is put off: larger ones would make a wave of their own longer */
 };
 
 static bool is_tiny(const kiln_cuda_step *s)
@@ -206,40 +205,6 @@ bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step)
 
 /* ---- Tiles ---- */
 
-/* The product of the wave that is done soonest, if fewer tiles would do for it. */
-static bool coarsen_one(kiln_cuda_chain *chain, int32_t wave)
-{
-    kiln_cuda_step *soonest = NULL;
-    kiln_cuda_tiling t, coarser;
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        kiln_cuda_step *s = &chain->steps[i];
-        const kiln_cuda_matrices *m = &s->product;
-        if (s->wave != wave || s->kind != KILN_CUDA_STEP_PRODUCT || s->tiling.cuts > 1 || s->units < 2)
-            continue;
-        if (kiln_cuda_tiling_within(kiln_cuda_extent_of(m, &s->tiling, s->tf32), s->units - 1, &t) &&
-            (!soonest || t.nanoseconds < coarser.nanoseconds)) {
-            soonest = s;
-            coarser = t;
-        }
-    }
-    if (!soonest || coarser.nanoseconds > LONGEST_TILE)
-        return false;
-    soonest->tiling = coarser;
-    soonest->units = coarser.tiles;
-    return true;
-}
-
-/* Where the tiles of a wave are a few more than there are blocks, some block makes two and all wait for it. */
-static void fit_tiles(kiln_cuda_chain *chain)
-{
-    for (int32_t wave = 0; wave < chain->nwaves; wave++)
-        while (kiln_cuda_wave_units(chain, wave) > KILN_CUDA_TILE_BLOCKS && coarsen_one(chain, wave))
-            ;
-    for (int64_t i = 0; i < chain->nsteps; i++)
-        if (chain->steps[i].tiling.shared > chain->shared)
-            chain->shared = chain->steps[i].tiling.shared;
-}
-
 const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel)
 {
     for (int64_t i = 0; i < chain->nsteps; i++)
@@ -248,8 +213,12 @@ const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int
     return NULL;
 }
 
+/* What its launch has to know. */
 static void count_units(kiln_cuda_chain *chain)
 {
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        if (chain->steps[i].kind == KILN_CUDA_STEP_PRODUCT && chain->steps[i].tiling.shared > chain->shared)
+            chain->shared = chain->steps[i].tiling.shared;
     for (int32_t wave = 0; wave < chain->nwaves; wave++) {
         int64_t units = kiln_cuda_wave_units(chain, wave);
         chain->most_units = units > chain->most_units ? units : chain->most_units;
@@ -258,9 +227,8 @@ static void count_units(kiln_cuda_chain *chain)
 
 bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
-    if (!set_places(chain, w))
+    if (!set_places(chain, w) || !kiln_cuda_chain_fit(chain))
         return false;
-    fit_tiles(chain);
     count_units(chain);
     return true;
 }
