@@ -74,6 +74,14 @@ static bool cut_combining(const kiln_cuda_step *s, cut *c)
     return r->outer == 1 && r->inner >= KILN_CUDA_COMBINED;
 }
 
+/* Tiles as wide as the result: each is a slab, and needs its own rows of a. */
+static bool cut_product(const kiln_cuda_step *s, cut *c)
+{
+    const kiln_cuda_tiling *t = &s->tiling;
+    *c = (cut){.rows = s->product.m, .slab = t->rows};
+    return t->across == 1 && t->tiles == t->down && t->rows % LEAST_SLAB == 0;
+}
+
 /* Softmax and its like: of the operand with classes, dim ints[0] is last. */
 static bool cut_rows(const kiln_cuda_chain *chain, const kiln_cuda_step *s, cut *c)
 {
@@ -94,7 +102,7 @@ static bool cut_of(const kiln_cuda_chain *chain, const kiln_cuda_step *s, cut *c
     case KILN_CUDA_STEP_ROWS:
     case KILN_CUDA_STEP_COLUMNS: return cut_reduction(chain, s, c);
     case KILN_CUDA_STEP_COMBINE: return cut_combining(s, c);
-    case KILN_CUDA_STEP_PRODUCT:
+    case KILN_CUDA_STEP_PRODUCT: return cut_product(s, c);
     case KILN_CUDA_STEP_JOIN:
     case KILN_CUDA_STEP_SAMPLES: return false;
     default: return cut_rows(chain, s, c);
@@ -218,8 +226,8 @@ static touch touch_at(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int
     *done = second || i >= k->nin + k->nout + loads + stores;
     if (*done)
         return (touch){.buffer = -1};
-    if (i < k->nin)
-        return touch_of(&k->in[i], false, rows);
+    if (i < k->nin) /* all rows of a product need the whole of b */
+        return touch_of(&k->in[i], false, s->kind == KILN_CUDA_STEP_PRODUCT && i > 0 ? 0 : rows);
     if ((i -= k->nin) < k->nout)
         return touch_of(&k->out[i], true, rows);
     if ((i -= k->nout) < loads)
