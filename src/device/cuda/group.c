@@ -97,12 +97,21 @@ static bool narrow_columns(kiln_cuda_reduction *r, int64_t quads)
     return true;
 }
 
+/* Few columns are those of classes, whose rows a strand of slabs made (slabs.c): chunks are as long as its tiles are
+ * high, such that there are enough for all blocks. */
+static int64_t most_lines(int64_t rows, int64_t lanes)
+{
+    int64_t most = COLUMN_THREADS / lanes, high = at_least(power_of_2_from(ceil_div(rows, 128), most), 16);
+    bool few = lanes == 2 || lanes == 4;
+    return few && rows > 2 * most ? at_most(high, most) : most;
+}
+
 /* Columns are read side by side; their rows are shared by the threads of a block and by blocks. What chunks leave is
  * folded once more, by as many threads more as there are fewer columns: so the fewer, the shorter chunks may be. */
 static void cut_columns(kiln_cuda_reduction *r)
 {
     int64_t quads = ceil_div(r->inner, 4), lanes = power_of_2_from(quads, 32);
-    int64_t lines = at_least(power_of_2_from(r->reduced, COLUMN_THREADS / lanes), 32 / lanes);
+    int64_t lines = at_least(power_of_2_from(r->reduced, most_lines(r->reduced, lanes)), 32 / lanes);
     int64_t blocks = r->outer * ceil_div(quads, lanes), each = at_least(lanes / 4, 1); /* rows of a thread */
     int64_t chunks = at_most(ceil_div(512, at_least(blocks, 1)), ceil_div(r->reduced, lines * each));
     if (r->reduced <= lines * at_least(each, 2))

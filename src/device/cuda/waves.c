@@ -4,7 +4,10 @@
 #include "device/cuda/chain.h"
 
 enum {
-    TINY_UNITS = 2, /* that one block takes in turn rather than wait for a barrier */
+    TINY_UNITS = 2,     /* that one block takes in turn rather than wait for a barrier */
+    BARRIER_TIME = 700, /* nanoseconds */
+    LEAST_WIDE = 16,    /* rows of tiles that are as wide as the result */
+    MOST_WIDE = 128,
     MOST_MOVED = 16 /* units of a step that is put off: larger ones would make a wave of their own longer */
 };
 
@@ -148,6 +151,48 @@ static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
     }
 }
 
+/* How many waves there are at least. */
+static int count_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+{
+    chain->nwaves = 0;
+    set_waves(chain, w);
+    return chain->nwaves;
+}
+
+/* Tiles as wide as the result, if they take little longer. */
+static bool find_wide_tiles(const kiln_cuda_step *s, kiln_cuda_tiling *t)
+{
+    if (s->kind != KILN_CUDA_STEP_PRODUCT || s->tiling.cuts > 1 || s->tiling.across == 1)
+        return false;
+    for (int64_t rows = LEAST_WIDE; rows <= MOST_WIDE; rows *= 2)
+        if (kiln_cuda_tiling_within(kiln_cuda_extent_of(&s->product, &s->tiling, s->tf32),
+                                    (s->product.m + rows - 1) / rows, t) &&
+            t->across == 1 && t->nanoseconds < s->tiling.nanoseconds + BARRIER_TIME)
+            return true;
+    return false;
+}
+
+/* Products have such tiles where what follows can go on with their slabs then and a wave less is left. */
+static void widen_tiles(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+{
+    int waves = count_waves(chain, w);
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        kiln_cuda_step *s = &chain->steps[i];
+        const kiln_cuda_tiling own = s->tiling;
+        if (!find_wide_tiles(s, &s->tiling)) {
+            s->tiling = own;
+            continue;
+        }
+        s->units = s->tiling.tiles;
+        int now = count_waves(chain, w);
+        if (now >= waves) {
+            s->tiling = own;
+            s->units = own.tiles;
+        }
+        waves = now < waves ? now : waves;
+    }
+}
+
 /* The first wave from `from` on that the step does not make longer, else the longest, as long as it holds up nobody. */
 static int32_t roomy_wave(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int32_t from, const int64_t *times)
 {
@@ -182,7 +227,8 @@ static void cut_strands(kiln_cuda_chain *chain)
 
 static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
-    set_waves(chain, w);
+    widen_tiles(chain, w);
+    count_waves(chain, w);
     int64_t *times = kiln_alloc_zero((size_t)chain->nsteps + 2, sizeof *times); /* never more waves than steps */
     if (!times)
         return false;
