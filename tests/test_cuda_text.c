@@ -152,6 +152,14 @@ static void test_augmented(void **state)
     }
 }
 
+/* Of all steps before. */
+static void test_waves_are_in_order(void **state)
+{
+    (void)state;
+    assert_true(counted("fake_chains") > 0);
+    assert_int_equal(counted("fake_wrong_waves"), 0);
+}
+
 int main(void)
 {
     if (!fake_cuda_wanted()) {
@@ -165,9 +173,13 @@ int main(void)
     }
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),   cmocka_unit_test(test_samples),
-                                       cmocka_unit_test(test_slabs), cmocka_unit_test(test_tf32),
-                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_augmented)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),
+                                       cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_slabs),
+                                       cmocka_unit_test(test_tf32),
+                                       cmocka_unit_test(test_parts),
+                                       cmocka_unit_test(test_augmented),
+                                       cmocka_unit_test(test_waves_are_in_order)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

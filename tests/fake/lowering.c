@@ -114,11 +114,12 @@ static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 
 /* ---- Lowering ---- */
 
-static int chains, whole_steps, slabs;
+static int chains, whole_steps, slabs, wrong_waves;
 
 KILN_PLUGIN_API int fake_chains(void); /* how many were compiled; those that were a whole plan */
 KILN_PLUGIN_API int fake_whole_steps(void);
-KILN_PLUGIN_API int fake_slabs(void); /* their steps that are done in slabs */
+KILN_PLUGIN_API int fake_slabs(void);       /* their steps that are done in slabs */
+KILN_PLUGIN_API int fake_wrong_waves(void); /* whose parts are not all of their steps, each once, longest first */
 
 int fake_chains(void)
 {
@@ -133,6 +134,38 @@ int fake_whole_steps(void)
 int fake_slabs(void)
 {
     return slabs;
+}
+
+int fake_wrong_waves(void)
+{
+    return wrong_waves;
+}
+
+/* Whether the part has the step. */
+static bool has(const kiln_cuda_chain *chain, int64_t part, int64_t step)
+{
+    const kiln_cuda_step *a = &chain->steps[part], *b = &chain->steps[step];
+    return part == step || (a->wave == b->wave && a->strand >= 0 && a->strand == b->strand);
+}
+
+static bool is_in_order(const kiln_cuda_chain *chain, int32_t wave)
+{
+    int64_t units = 0, last = INT64_MAX;
+    for (int64_t p = kiln_cuda_next_part(chain, wave, -1); p >= 0; p = kiln_cuda_next_part(chain, wave, p)) {
+        int64_t time = kiln_cuda_part_time(chain, p);
+        if (time > last || kiln_cuda_part_units(chain, p) < 1)
+            return false;
+        last = time;
+        units += kiln_cuda_part_units(chain, p);
+    }
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        int parts = 0;
+        for (int64_t p = kiln_cuda_next_part(chain, wave, -1); p >= 0; p = kiln_cuda_next_part(chain, wave, p))
+            parts += has(chain, p, i);
+        if (parts != (chain->steps[i].wave == wave))
+            return false;
+    }
+    return units == kiln_cuda_wave_units(chain, wave) && units > 0 && units <= chain->most_units;
 }
 
 static bool take(void *context, const void *cubin, size_t bytes)
@@ -153,6 +186,8 @@ static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, cons
     whole_steps += ok && chain->alone;
     for (int64_t i = 0; ok && i < chain->nsteps; i++)
         slabs += chain->steps[i].slab > 0;
+    for (int32_t wave = 0; ok && wave < chain->nwaves; wave++)
+        wrong_waves += !is_in_order(chain, wave);
     kiln_free(text);
     kiln_cuda_chain_free(chain);
     return ok;

@@ -1,6 +1,8 @@
 /* Gathering ahead: where several runs share a launch and each begins by gathering a batch, that of the next one is
- * gathered beside what this one computes, and the runs behind the first have a wave less. Batches then lie in memory of
- * the chain's own, twice, so that one can be read while the next is written. */
+ * gathered beside what this one computes, and the runs behind the first have a wave less. Blocks that have nothing else
+ * to do come to the barrier behind a wave first and gather then, which the wave behind it need not wait for: they have
+ * the time of both. Batches lie in memory of the chain's own, twice, so that one can be read while the next is
+ * written. */
 #include "device/cuda/chain.h"
 
 enum {
@@ -65,15 +67,32 @@ static bool only_gathers(const kiln_cuda_chain *chain, int64_t *bytes)
     return *bytes <= MOST_OWN;
 }
 
-/* The fullest wave in which no block has to do two things then; 0: none. */
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Units of the fuller of a wave and the next one. */
+static int64_t units_of_two(const kiln_cuda_chain *chain, int32_t wave)
+{
+    return larger(kiln_cuda_wave_units(chain, wave), kiln_cuda_wave_units(chain, wave + 1));
+}
+
+/* How long a wave takes in which no block does two things. */
+static int64_t time_of(const kiln_cuda_chain *chain, int32_t wave)
+{
+    return kiln_cuda_part_time(chain, kiln_cuda_next_part(chain, wave, -1));
+}
+
+/* The wave that takes longest together with the next one, where no block has to do two things then; 0: none. */
 static int32_t find_wave(const kiln_cuda_chain *chain)
 {
-    int64_t gathering = kiln_cuda_wave_units(chain, 0), most = 0;
+    int64_t gathering = kiln_cuda_wave_units(chain, 0), longest = 0;
     int32_t best = 0;
-    for (int32_t wave = 1; wave < chain->nwaves; wave++) {
-        int64_t units = kiln_cuda_wave_units(chain, wave);
-        if (units > most && units + gathering <= KILN_CUDA_TILE_BLOCKS) {
-            most = units;
+    for (int32_t wave = 1; wave + 1 < chain->nwaves; wave++) {
+        int64_t time = time_of(chain, wave) + time_of(chain, wave + 1);
+        if (time > longest && units_of_two(chain, wave) + gathering <= KILN_CUDA_TILE_BLOCKS) {
+            longest = time;
             best = wave;
         }
     }
@@ -96,10 +115,9 @@ void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain)
     if (!chain->alone || kiln_cuda_runs_wanted() == 1 || !only_gathers(chain, &bytes))
         return;
     chain->ahead = find_wave(chain);
-    int64_t units = kiln_cuda_wave_units(chain, 0) + kiln_cuda_wave_units(chain, chain->ahead);
     if (!chain->ahead)
         return;
-    chain->most_units = units > chain->most_units ? units : chain->most_units;
+    chain->most_units = larger(chain->most_units, kiln_cuda_wave_units(chain, 0) + units_of_two(chain, chain->ahead));
     for (int64_t i = 0; i < chain->nsteps; i++)
         if (chain->steps[i].wave == 0)
             take_buffer(chain, chain->plan->kernels[chain->steps[i].kernel].out[0].buffer);

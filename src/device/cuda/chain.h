@@ -71,7 +71,7 @@ typedef struct kiln_cuda_chain {
     int64_t nwords, words_capacity;
     size_t shared;
     int64_t most_units;    /* in a wave */
-    int32_t ahead;         /* the wave in which the next run's batch is gathered; 0: a run gathers its own */
+    int32_t ahead;         /* the wave behind which the next run's batch is gathered; 0: a run gathers its own */
     size_t own_bytes;      /* for the batch of a run */
     kiln_address own;      /* on the device, for two: every other run has the second. Taken before the first launch */
     char *text;            /* written when it is first asked for */
@@ -117,10 +117,32 @@ static inline bool kiln_cuda_is_second(const kiln_cuda_step *s)
     return s->kind == KILN_CUDA_STEP_COMBINE || s->kind == KILN_CUDA_STEP_JOIN;
 }
 
-/* What blocks take of a wave, and of a strand of it: one unit, or slabs. */
-int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
-int64_t kiln_cuda_strand_units(const kiln_cuda_step *step);
 bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step);
+
+/* ---- Units and how long they take (times.c) ---- */
+
+/* About how long a step takes if it has the device to itself, in nanoseconds. */
+int64_t kiln_cuda_step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
+
+/* The parts of a wave are steps by themselves and strands, each told by its first step. Blocks take the units of the
+ * longest first; the part behind `part` in that order, or the first behind -1; -1: there are no more. */
+int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t part);
+
+/* How many units a part has, and how long each takes. A strand has one, or slabs. */
+int64_t kiln_cuda_part_units(const kiln_cuda_chain *chain, int64_t part);
+int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part);
+
+/* For a product so tiled: how long one tile takes, and what is left of the tiling's time for joining cuts. */
+int64_t kiln_cuda_tile_time(const kiln_cuda_step *product, const kiln_cuda_tiling *t);
+int64_t kiln_cuda_join_time(const kiln_cuda_step *product, const kiln_cuda_tiling *t);
+
+/* Of all parts together. */
+int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
+
+/* ---- Parts that share the blocks (fit.c) ---- */
+
+/* Makes tiles and slabs larger where a wave with more units than blocks is over sooner then. False with an error. */
+bool kiln_cuda_chain_fit(kiln_cuda_chain *chain);
 
 /* ---- Gathering ahead (ahead.c) ---- */
 
@@ -137,6 +159,9 @@ bool kiln_cuda_goes_on(const kiln_cuda_chain *chain, int64_t step, int32_t stran
 
 /* Cuts the strand that a step is the first of; one of a single step, which gains nothing by it, is none any more. */
 void kiln_cuda_cut_strand(kiln_cuda_chain *chain, int64_t step);
+
+/* Cuts a strand of slabs into so many, or less. False where the step begins none, or slabs cannot be larger. */
+bool kiln_cuda_recut_strand(kiln_cuda_chain *chain, int64_t step, int64_t slabs);
 
 /* How many items of the step, as its device function counts them, a slab has. */
 int64_t kiln_cuda_slab_items(const kiln_cuda_chain *chain, const kiln_cuda_step *step);

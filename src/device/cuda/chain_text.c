@@ -244,53 +244,59 @@ static void say_strand(author *a, int64_t begin, int64_t first)
         }
 }
 
-/* Units of a wave are numbered: strands first, since they take longest, then the pieces of each step. These here come
- * behind `before` others of the same loop. */
-static void say_units(author *a, int32_t wave, int64_t before)
+/* The parts of a wave follow each other in the order in which blocks take their units. */
+static void say_units(author *a, int32_t wave)
 {
     const kiln_cuda_chain *c = a->chain;
-    int64_t units = before;
-    for (int strands = 1; strands >= 0; strands--)
-        for (int64_t i = 0; i < c->nsteps; i++) {
-            const kiln_cuda_step *s = &c->steps[i];
-            if (s->wave != wave || (s->strand >= 0) != strands || (strands && !kiln_cuda_begins_strand(c, i)))
-                continue;
-            int64_t first = units;
-            units += strands ? kiln_cuda_strand_units(s) : s->units;
-            say(a, "        %sif (u < %lldL) {\n", first > before ? "else " : "", LL(units));
-            if (strands)
-                say_strand(a, i, first);
-            else {
-                say(a, "            ");
-                say_step(a, s, first);
-            }
-            say(a, "        }\n");
+    int64_t units = 0;
+    for (int64_t i = kiln_cuda_next_part(c, wave, -1); i >= 0; i = kiln_cuda_next_part(c, wave, i)) {
+        int64_t first = units;
+        units += kiln_cuda_part_units(c, i);
+        say(a, "        %sif (u < %lldL) {\n", first > 0 ? "else " : "", LL(units));
+        if (c->steps[i].strand >= 0)
+            say_strand(a, i, first);
+        else {
+            say(a, "            ");
+            say_step(a, &c->steps[i], first);
         }
+        say(a, "        }\n");
+    }
+    say(a, "        __syncthreads();\n    }\n");
 }
 
-static void say_gathering_ahead(author *a, int64_t before)
-{
-    say(a, "        else {\n        const parameters next = {k.c, all.data[all.set[run + 1]], all.words[run + 1]}, "
-           "&k = next;\n");
-    say_units(a, 0, before);
-    say(a, "        }\n");
-}
-
-/* The last run has no next one to gather for. */
+/* Dealt as walk.h says. */
 static void say_wave(author *a, int32_t wave)
 {
-    const kiln_cuda_chain *c = a->chain;
-    int64_t units = kiln_cuda_wave_units(c, wave);
-    bool ahead = wave > 0 && wave == c->ahead;
-    if (ahead)
-        say(a, "    for (int64_t u = blockIdx.x; u < (run + 1 < all.c.runs ? %lldL : %lldL); u += gridDim.x) {\n",
-            LL(units + kiln_cuda_wave_units(c, 0)), LL(units));
-    else
-        say(a, "    for (int64_t u = blockIdx.x; u < %lldL; u += gridDim.x) {\n", LL(units));
-    say_units(a, wave, 0);
-    if (ahead)
-        say_gathering_ahead(a, units);
-    say(a, "        __syncthreads();\n    }\n");
+    say(a,
+        "    for (int64_t u = blockIdx.x, step = KILN_CUDA_FIRST_STEP(blockIdx.x, gridDim.x); u < %lldL;\n"
+        "         u += step, step = KILN_CUDA_NEXT_STEP(step, gridDim.x)) {\n",
+        LL(kiln_cuda_wave_units(a->chain, wave)));
+    say_units(a, wave);
+}
+
+/* By the last blocks, which have nothing to do in this wave and the next one. The last run has no next one to gather
+ * for. */
+static void say_gathering_ahead(author *a)
+{
+    say(a,
+        "    if (run + 1 < all.c.runs) {\n"
+        "    const parameters next = {k.c, all.data[all.set[run + 1]], all.words[run + 1]}, &k = next;\n"
+        "    for (int64_t u = gridDim.x - 1 - blockIdx.x; u < %lldL; u += gridDim.x) {\n",
+        LL(kiln_cuda_wave_units(a->chain, 0)));
+    say_units(a, 0);
+    say(a, "    }\n");
+}
+
+/* What is gathered ahead is waited for at the next barrier only: blocks come to this one before. */
+static void say_barrier(author *a, int32_t wave)
+{
+    if (wave == 0 || wave != a->chain->ahead) {
+        say(a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
+        return;
+    }
+    say(a, "    arrive(k.c);\n");
+    say_gathering_ahead(a);
+    say(a, "    stopped = wait_for_all(k.c, %d, stopped);\n", wave + 1);
 }
 
 static void say_waves(author *a)
@@ -302,7 +308,7 @@ static void say_waves(author *a)
             say(a, "    if (run == 0) {\n");
         say_wave(a, wave);
         if (wave + 1 < c->nwaves)
-            say(a, "    stopped = barrier(k.c, %d, stopped);\n", wave + 1);
+            say_barrier(a, wave);
         if (gathered)
             say(a, "    }\n");
     }

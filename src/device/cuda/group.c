@@ -3,7 +3,15 @@
 #include "core/alloc.h"
 #include "device/cuda/codegen.h"
 
-enum { MOST_SHARED = 160 * 1024, FREE_SHARED = 48 * 1024 };
+enum {
+    MOST_SHARED = 160 * 1024,
+    FREE_SHARED = 48 * 1024,
+    COLUMN_THREADS = 256,
+    FEW_ROWS = 8,          /* that a thread folds, or twice as many where lanes are NARROWEST */
+    NARROWEST = 2,         /* lanes: what they read of a row is a sector of the cache */
+    LEAST_BLOCKS = 8,      /* below which rows are rather shared */
+    MOST_NARROW = 1 << 20, /* elements of which reads may be short */
+};
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -73,17 +81,44 @@ static void cut_rows(kiln_cuda_reduction *r)
         r->chunk = at_most(at_least(ceil_div(ceil_div(r->outer * r->reduced, 512), 4) * 4, 4096), 32768);
 }
 
+/* With lanes for fewer columns, and as many more lines, no thread has many rows: nothing needs to be folded once more,
+ * and what follows can go on with the same columns. For tensors that caches hold: reads get shorter. */
+static bool narrow_columns(kiln_cuda_reduction *r, int64_t quads)
+{
+    int64_t lanes = power_of_2_from(quads, 32);
+    while (lanes > NARROWEST && r->reduced > FEW_ROWS * (COLUMN_THREADS / lanes))
+        lanes /= 2;
+    int64_t lines = COLUMN_THREADS / lanes, blocks = r->outer * ceil_div(quads, lanes);
+    if (r->outer * r->reduced * r->inner > MOST_NARROW || r->reduced > 2 * FEW_ROWS * lines || blocks < LEAST_BLOCKS)
+        return false;
+    r->lanes = (int32_t)lanes;
+    r->threads = COLUMN_THREADS;
+    r->chunk = ceil_div(r->reduced, lines) * lines;
+    return true;
+}
+
+/* Few columns are those of classes, whose rows a strand of slabs made (slabs.c): chunks are as long as its tiles are
+ * high, such that there are enough for all blocks. */
+static int64_t most_lines(int64_t rows, int64_t lanes)
+{
+    int64_t most = COLUMN_THREADS / lanes, high = at_least(power_of_2_from(ceil_div(rows, 128), most), 16);
+    bool few = lanes == 2 || lanes == 4;
+    return few && rows > 2 * most ? at_most(high, most) : most;
+}
+
 /* Columns are read side by side; their rows are shared by the threads of a block and by blocks. What chunks leave is
  * folded once more, by as many threads more as there are fewer columns: so the fewer, the shorter chunks may be. */
 static void cut_columns(kiln_cuda_reduction *r)
 {
     int64_t quads = ceil_div(r->inner, 4), lanes = power_of_2_from(quads, 32);
-    int64_t lines = at_least(power_of_2_from(r->reduced, 256 / lanes), 32 / lanes);
+    int64_t lines = at_least(power_of_2_from(r->reduced, most_lines(r->reduced, lanes)), 32 / lanes);
     int64_t blocks = r->outer * ceil_div(quads, lanes), each = at_least(lanes / 4, 1); /* rows of a thread */
     int64_t chunks = at_most(ceil_div(512, at_least(blocks, 1)), ceil_div(r->reduced, lines * each));
     if (r->reduced <= lines * at_least(each, 2))
         chunks = 1;
     chunks = at_least(at_least(chunks, ceil_div(r->reduced, lines * 128)), 1);
+    if (chunks > 1 && narrow_columns(r, quads))
+        return;
     r->lanes = (int32_t)lanes;
     r->threads = (int32_t)(lanes * lines);
     r->chunk = ceil_div(ceil_div(r->reduced, chunks), lines) * lines;

@@ -1,7 +1,7 @@
 /* Strands of slabs: steps that work row by row, on the same number of rows, can follow each other in a block, which
- * takes the same slab of rows of each. A barrier of that block is enough between them, as long as no slab needs what
- * another one has made. That follows from memory: whatever two of the steps share, one of them writing, must belong to
- * the same row in both. */
+ * takes the same slab of rows of each. For sums of whole columns, and what follows them, the rows are these columns. A
+ * barrier of that block is enough between them, as long as no slab needs what another one has made. That follows from
+ * memory: whatever two of the steps share, one of them writing, must belong to the same row in both. */
 #include "device/cuda/chain.h"
 
 enum {
@@ -40,12 +40,28 @@ static bool keeps_order(const kiln_group *g)
     return true;
 }
 
+/* Whether a step folds whole columns: its slabs are of those, and the rows of the strand the columns. */
+static bool takes_columns(const kiln_cuda_step *s)
+{
+    return s->kind == KILN_CUDA_STEP_COLUMNS && s->group->k.p.r.chunks == 1;
+}
+
+/* How many blocks of columns such a step takes at once. */
+static int64_t columns_at_once(const kiln_cuda_reduction *r)
+{
+    return KILN_CUDA_WALK_THREADS / r->threads;
+}
+
 static bool cut_reduction(const kiln_cuda_chain *chain, const kiln_cuda_step *s, cut *c)
 {
     const kiln_cuda_reduction *r = &s->group->k.p.r;
     if (s->kind == KILN_CUDA_STEP_ROWS) {
         *c = (cut){.rows = r->outer};
         return r->chunks == 1 && r->lanes <= 32 && keeps_order(kernel_of(chain, s)->group);
+    }
+    if (takes_columns(s)) {
+        *c = (cut){.rows = r->inner, .slab = 4 * r->lanes * columns_at_once(r)};
+        return r->outer == 1;
     }
     *c = (cut){.rows = r->reduced, .slab = r->chunk};
     return r->chunks > 1 && r->outer == 1 && r->inner <= 4 * (int64_t)r->lanes && r->chunk % LEAST_SLAB == 0;
@@ -56,6 +72,14 @@ static bool cut_combining(const kiln_cuda_step *s, cut *c)
     const kiln_cuda_reduction *r = &s[-1].group->k.p.r;
     *c = (cut){.rows = r->inner, .slab = KILN_CUDA_COMBINED};
     return r->outer == 1 && r->inner >= KILN_CUDA_COMBINED;
+}
+
+/* Tiles as wide as the result: each is a slab, and needs its own rows of a. */
+static bool cut_product(const kiln_cuda_step *s, cut *c)
+{
+    const kiln_cuda_tiling *t = &s->tiling;
+    *c = (cut){.rows = s->product.m, .slab = t->rows};
+    return t->across == 1 && t->tiles == t->down && t->rows % LEAST_SLAB == 0;
 }
 
 /* Softmax and its like: of the operand with classes, dim ints[0] is last. */
@@ -78,7 +102,7 @@ static bool cut_of(const kiln_cuda_chain *chain, const kiln_cuda_step *s, cut *c
     case KILN_CUDA_STEP_ROWS:
     case KILN_CUDA_STEP_COLUMNS: return cut_reduction(chain, s, c);
     case KILN_CUDA_STEP_COMBINE: return cut_combining(s, c);
-    case KILN_CUDA_STEP_PRODUCT:
+    case KILN_CUDA_STEP_PRODUCT: return cut_product(s, c);
     case KILN_CUDA_STEP_JOIN:
     case KILN_CUDA_STEP_SAMPLES: return false;
     default: return cut_rows(chain, s, c);
@@ -104,18 +128,28 @@ static bool join_cut(const kiln_cuda_chain *chain, const kiln_cuda_step *s, cut 
     return true;
 }
 
-/* Of a strand's steps below `end`, with those of one more step if there is one. */
-static bool cut_strand(const kiln_cuda_chain *chain, int32_t strand, int64_t end, const kiln_cuda_step *more, cut *c)
+/* What a strand's steps below `end` ask for, with one more step if there is one. */
+static bool join_cuts(const kiln_cuda_chain *chain, int32_t strand, int64_t end, const kiln_cuda_step *more, cut *c)
 {
     *c = (cut){0};
     for (int64_t i = 0; i < end; i++)
         if (chain->steps[i].strand == strand && !join_cut(chain, &chain->steps[i], c))
             return false;
-    if ((more && !join_cut(chain, more, c)) || c->rows < 1)
+    return !more || join_cut(chain, more, c);
+}
+
+static int64_t slab_of(int64_t rows, int64_t slabs)
+{
+    return ceil_div(ceil_div(rows, slabs), LEAST_SLAB) * LEAST_SLAB;
+}
+
+/* The same, with slabs where the steps do not mind. */
+static bool cut_strand(const kiln_cuda_chain *chain, int32_t strand, int64_t end, const kiln_cuda_step *more, cut *c)
+{
+    if (!join_cuts(chain, strand, end, more, c) || c->rows < 1)
         return false;
-    int64_t slabs = c->most < KILN_CUDA_TILE_BLOCKS ? c->most : KILN_CUDA_TILE_BLOCKS;
     if (!c->slab)
-        c->slab = ceil_div(ceil_div(c->rows, slabs), LEAST_SLAB) * LEAST_SLAB;
+        c->slab = slab_of(c->rows, c->most < KILN_CUDA_TILE_BLOCKS ? c->most : KILN_CUDA_TILE_BLOCKS);
     return true;
 }
 
@@ -165,12 +199,13 @@ static int64_t row_of(const kiln_operand *o, int64_t rows)
     return row > span ? row : 0;
 }
 
+/* rows: 0 where it is not touched by rows. */
 static touch touch_of(const kiln_operand *o, bool writes, int64_t rows)
 {
     int64_t size = (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
     if (o->buffer < 0)
         return (touch){.buffer = -1};
-    return (touch){o->buffer, writes, o->offset * size, row_of(o, rows) * size};
+    return (touch){o->buffer, writes, o->offset * size, rows ? row_of(o, rows) * size : 0};
 }
 
 /* Touch number i of a step, *done when there are no more: operands, those of the group, what a reduction leaves. */
@@ -180,18 +215,19 @@ static touch touch_at(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int
     const kiln_group *g = k->group;
     const int loads = g ? g->nloads : 0, stores = g ? g->nstores : 0;
     const bool second = s->kind == KILN_CUDA_STEP_COMBINE;
-    const bool whole = s->kind != KILN_CUDA_STEP_COLUMNS; /* else the second half writes the result */
+    const bool whole = s->kind != KILN_CUDA_STEP_COLUMNS || takes_columns(s); /* else the second half has the result */
     *done = false;
     if (i == 0)
         return (touch){.buffer = k->workspace, .writes = !second};
     if (i == 1)
         return g && g->reduces && whole ? touch_of(&g->reduce_to, true, rows) : (touch){.buffer = -1};
     i -= 2;
+    rows = takes_columns(s) ? 0 : rows;
     *done = second || i >= k->nin + k->nout + loads + stores;
     if (*done)
         return (touch){.buffer = -1};
-    if (i < k->nin)
-        return touch_of(&k->in[i], false, rows);
+    if (i < k->nin) /* all rows of a product need the whole of b */
+        return touch_of(&k->in[i], false, s->kind == KILN_CUDA_STEP_PRODUCT && i > 0 ? 0 : rows);
     if ((i -= k->nin) < k->nout)
         return touch_of(&k->out[i], true, rows);
     if ((i -= k->nout) < loads)
@@ -259,11 +295,27 @@ void kiln_cuda_cut_strand(kiln_cuda_chain *chain, int64_t step)
     }
 }
 
+bool kiln_cuda_recut_strand(kiln_cuda_chain *chain, int64_t step, int64_t slabs)
+{
+    const kiln_cuda_step first = chain->steps[step];
+    cut c;
+    if (first.strand < 0 || !first.slab || !join_cuts(chain, first.strand, chain->nsteps, NULL, &c) || c.slab)
+        return false;
+    for (int64_t i = step; i < chain->nsteps; i++) {
+        kiln_cuda_step *s = &chain->steps[i];
+        if (s->strand != first.strand)
+            continue;
+        s->slab = slab_of(c.rows, slabs);
+        s->units = ceil_div(c.rows, s->slab);
+    }
+    return true;
+}
+
 int64_t kiln_cuda_slab_items(const kiln_cuda_chain *chain, const kiln_cuda_step *step)
 {
     cut c;
     switch (step->kind) {
-    case KILN_CUDA_STEP_COLUMNS:
+    case KILN_CUDA_STEP_COLUMNS: return takes_columns(step) ? columns_at_once(&step->group->k.p.r) : 1;
     case KILN_CUDA_STEP_COMBINE: return 1;
     case KILN_CUDA_STEP_MAP:
         return cut_strand(chain, step->strand, chain->nsteps, NULL, &c) ? step->slab * (step->group->k.p.count / c.rows)

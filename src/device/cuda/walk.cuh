@@ -36,16 +36,22 @@ KILN_PW_INLINE kiln_cuda_walk begin_run(const kiln_cuda_walk &c, unsigned number
     return one;
 }
 
-/* Waits for all blocks; `count` is how many barriers there were with this one. What they wrote before it is seen behind
- * it. True when the run is to write no slot any more. */
-KILN_PW_INLINE bool barrier(const kiln_cuda_walk &c, int count, bool stopped)
+/* Comes to a barrier: what the block wrote before is seen behind it. */
+KILN_PW_INLINE void arrive(const kiln_cuda_walk &c)
+{
+    __syncthreads();
+    if (threadIdx.x == 0)
+        asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(c.barrier), "l"(1ull) : "memory");
+}
+
+/* Waits until all blocks have come; `count` is how many barriers there were with this one. True when the run is to
+ * write no slot any more. */
+KILN_PW_INLINE bool wait_for_all(const kiln_cuda_walk &c, int count, bool stopped)
 {
     __shared__ bool fault;
-    __syncthreads();
     if (threadIdx.x == 0) {
         const unsigned long long all = c.base + (unsigned long long)count * gridDim.x;
         unsigned long long now;
-        asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(c.barrier), "l"(1ull) : "memory");
         do
             asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(c.barrier) : "memory");
         while ((now & ~KILN_CUDA_STOPPED) < all);
@@ -53,6 +59,12 @@ KILN_PW_INLINE bool barrier(const kiln_cuda_walk &c, int count, bool stopped)
     }
     __syncthreads();
     return stopped || fault;
+}
+
+KILN_PW_INLINE bool barrier(const kiln_cuda_walk &c, int count, bool stopped)
+{
+    arrive(c);
+    return wait_for_all(c, count, stopped);
 }
 
 /* ---- Steps ---- */

@@ -18,4 +18,10 @@ enum {
     KILN_CUDA_SHORT_ROW = 16 /* of softmax: elements of a row that half a warp takes */
 };
 
+/* Blocks take the units of a wave in rounds, every other one backwards: where units come longest first, the second
+ * round begins with the blocks that have least to do. A block's first unit has its own number; `step` further on is its
+ * next, and from there as many as the next step. */
+#define KILN_CUDA_FIRST_STEP(block, blocks) (2 * ((blocks) - (block)) - 1)
+#define KILN_CUDA_NEXT_STEP(step, blocks)   (2 * (blocks) - (step))
+
 #endif

@@ -4,13 +4,11 @@
 #include "device/cuda/chain.h"
 
 enum {
-    TINY_UNITS = 2,          /* that one block takes in turn rather than wait for a barrier */
-    TINY_TIME = 600,         /* nanoseconds of a step that moves little */
-    STORE_TIME = 300,        /* and of each store of a group */
-    LITTLE = 32 * 1024,      /* bytes that a block moves in that time … */
-    BYTES_A_NANOSECOND = 30, /* … and of those beyond */
-    LONGEST_TILE = 4000,     /* beyond which two rounds of smaller tiles are better */
-    MOST_MOVED = 16          /* units of a step that is put off: larger ones would make a wave of their own longer */
+    TINY_UNITS = 2,     /* that one block takes in turn rather than wait for a barrier */
+    BARRIER_TIME = 700, /* nanoseconds */
+    LEAST_WIDE = 16,    /* rows of tiles that are as wide as the result */
+    MOST_WIDE = 128,
+    MOST_MOVED = 16 /* units of a step that is put off: larger ones would make a wave of their own longer */
 };
 
 static bool is_tiny(const kiln_cuda_step *s)
@@ -107,26 +105,14 @@ static void find_latest(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 
 /* ---- Times ---- */
 
-/* About how long a step takes. */
-static int64_t step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
-{
-    int64_t stores = s->group ? s->group->k.p.nstores * STORE_TIME : 0;
-    if (s->kind == KILN_CUDA_STEP_PRODUCT)
-        return s->tiling.nanoseconds + stores;
-    int64_t blocks = s->units < KILN_CUDA_TILE_BLOCKS ? s->units : KILN_CUDA_TILE_BLOCKS;
-    int64_t bytes = chain->plan->kernels[s->kernel].bytes / (blocks < 1 ? 1 : blocks);
-    bool much = bytes > LITTLE && !kiln_cuda_is_second(s);
-    return TINY_TIME + stores + (much ? (bytes - LITTLE) / BYTES_A_NANOSECOND : 0);
-}
-
-/* And a wave, without what is tiny and what could come later. */
+/* Of a wave, without what is tiny and what could come later. */
 static int64_t wave_time(const kiln_cuda_chain *chain, int32_t wave)
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < chain->nsteps; i++) {
         const kiln_cuda_step *s = &chain->steps[i];
-        if (s->wave == wave && !is_tiny(s) && s->latest == wave && step_time(chain, s) > longest)
-            longest = step_time(chain, s);
+        if (s->wave == wave && !is_tiny(s) && s->latest == wave && kiln_cuda_step_time(chain, s) > longest)
+            longest = kiln_cuda_step_time(chain, s);
     }
     return longest;
 }
@@ -135,7 +121,7 @@ static int64_t strand_time(const kiln_cuda_chain *chain, int64_t before, int32_t
 {
     int64_t time = 0;
     for (int64_t i = 0; i < before; i++)
-        time += chain->steps[i].strand == strand ? step_time(chain, &chain->steps[i]) : 0;
+        time += chain->steps[i].strand == strand ? kiln_cuda_step_time(chain, &chain->steps[i]) : 0;
     return time;
 }
 
@@ -165,12 +151,54 @@ static void set_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
     }
 }
 
+/* How many waves there are at least. */
+static int count_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+{
+    chain->nwaves = 0;
+    set_waves(chain, w);
+    return chain->nwaves;
+}
+
+/* Tiles as wide as the result, if they take little longer. */
+static bool find_wide_tiles(const kiln_cuda_step *s, kiln_cuda_tiling *t)
+{
+    if (s->kind != KILN_CUDA_STEP_PRODUCT || s->tiling.cuts > 1 || s->tiling.across == 1)
+        return false;
+    for (int64_t rows = LEAST_WIDE; rows <= MOST_WIDE; rows *= 2)
+        if (kiln_cuda_tiling_within(kiln_cuda_extent_of(&s->product, &s->tiling, s->tf32),
+                                    (s->product.m + rows - 1) / rows, t) &&
+            t->across == 1 && t->nanoseconds < s->tiling.nanoseconds + BARRIER_TIME)
+            return true;
+    return false;
+}
+
+/* Products have such tiles where what follows can go on with their slabs then and a wave less is left. */
+static void widen_tiles(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
+{
+    int waves = count_waves(chain, w);
+    for (int64_t i = 0; i < chain->nsteps; i++) {
+        kiln_cuda_step *s = &chain->steps[i];
+        const kiln_cuda_tiling own = s->tiling;
+        if (!find_wide_tiles(s, &s->tiling)) {
+            s->tiling = own;
+            continue;
+        }
+        s->units = s->tiling.tiles;
+        int now = count_waves(chain, w);
+        if (now >= waves) {
+            s->tiling = own;
+            s->units = own.tiles;
+        }
+        waves = now < waves ? now : waves;
+    }
+}
+
 /* The first wave from `from` on that the step does not make longer, else the longest, as long as it holds up nobody. */
 static int32_t roomy_wave(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int32_t from, const int64_t *times)
 {
     int32_t best = from;
-    for (int32_t wave = from + 1; wave <= s->latest && s->units <= MOST_MOVED && times[best] < step_time(chain, s);
-         wave++)
+    for (int32_t wave = from + 1;
+         wave <= s->latest && s->units <= MOST_MOVED && times[best] < kiln_cuda_step_time(chain, s); wave++)
         best = times[wave] > times[best] ? wave : best;
     return best;
 }
@@ -182,7 +210,7 @@ static void fill_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w, const i
     for (int64_t i = 0; i < chain->nsteps; i++) {
         kiln_cuda_step *s = &chain->steps[i];
         place p = find_place(chain, w, i);
-        bool fits = p.joins && strand_time(chain, i, p.strand) + step_time(chain, s) <= times[p.wave - 1];
+        bool fits = p.joins && strand_time(chain, i, p.strand) + kiln_cuda_step_time(chain, s) <= times[p.wave - 1];
         if (p.joins && (fits || p.wave > s->latest))
             put(chain, s, p.wave - 1, p.strand);
         else
@@ -199,7 +227,8 @@ static void cut_strands(kiln_cuda_chain *chain)
 
 static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
-    set_waves(chain, w);
+    widen_tiles(chain, w);
+    count_waves(chain, w);
     int64_t *times = kiln_alloc_zero((size_t)chain->nsteps + 2, sizeof *times); /* never more waves than steps */
     if (!times)
         return false;
@@ -212,13 +241,6 @@ static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
     return true;
 }
 
-/* ---- Tiles ---- */
-
-int64_t kiln_cuda_strand_units(const kiln_cuda_step *step)
-{
-    return step->slab ? step->units : 1;
-}
-
 bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step)
 {
     for (int64_t i = 0; i < step; i++)
@@ -227,52 +249,7 @@ bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step)
     return true;
 }
 
-int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave)
-{
-    int64_t units = 0;
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        const kiln_cuda_step *s = &chain->steps[i];
-        if (s->wave == wave && s->strand < 0)
-            units += s->units;
-        else if (s->wave == wave && kiln_cuda_begins_strand(chain, i))
-            units += kiln_cuda_strand_units(s);
-    }
-    return units;
-}
-
-/* The product of the wave that is done soonest, if fewer tiles would do for it. */
-static bool coarsen_one(kiln_cuda_chain *chain, int32_t wave)
-{
-    kiln_cuda_step *soonest = NULL;
-    kiln_cuda_tiling t, coarser;
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        kiln_cuda_step *s = &chain->steps[i];
-        const kiln_cuda_matrices *m = &s->product;
-        if (s->wave != wave || s->kind != KILN_CUDA_STEP_PRODUCT || s->tiling.cuts > 1 || s->units < 2)
-            continue;
-        if (kiln_cuda_tiling_within(kiln_cuda_extent_of(m, &s->tiling, s->tf32), s->units - 1, &t) &&
-            (!soonest || t.nanoseconds < coarser.nanoseconds)) {
-            soonest = s;
-            coarser = t;
-        }
-    }
-    if (!soonest || coarser.nanoseconds > LONGEST_TILE)
-        return false;
-    soonest->tiling = coarser;
-    soonest->units = coarser.tiles;
-    return true;
-}
-
-/* Where the tiles of a wave are a few more than there are blocks, some block makes two and all wait for it. */
-static void fit_tiles(kiln_cuda_chain *chain)
-{
-    for (int32_t wave = 0; wave < chain->nwaves; wave++)
-        while (kiln_cuda_wave_units(chain, wave) > KILN_CUDA_TILE_BLOCKS && coarsen_one(chain, wave))
-            ;
-    for (int64_t i = 0; i < chain->nsteps; i++)
-        if (chain->steps[i].tiling.shared > chain->shared)
-            chain->shared = chain->steps[i].tiling.shared;
-}
+/* ---- Tiles ---- */
 
 const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel)
 {
@@ -282,8 +259,12 @@ const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int
     return NULL;
 }
 
+/* What its launch has to know. */
 static void count_units(kiln_cuda_chain *chain)
 {
+    for (int64_t i = 0; i < chain->nsteps; i++)
+        if (chain->steps[i].kind == KILN_CUDA_STEP_PRODUCT && chain->steps[i].tiling.shared > chain->shared)
+            chain->shared = chain->steps[i].tiling.shared;
     for (int32_t wave = 0; wave < chain->nwaves; wave++) {
         int64_t units = kiln_cuda_wave_units(chain, wave);
         chain->most_units = units > chain->most_units ? units : chain->most_units;
@@ -292,9 +273,8 @@ static void count_units(kiln_cuda_chain *chain)
 
 bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
-    if (!set_places(chain, w))
+    if (!set_places(chain, w) || !kiln_cuda_chain_fit(chain))
         return false;
-    fit_tiles(chain);
     count_units(chain);
     return true;
 }
