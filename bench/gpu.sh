@@ -6,6 +6,7 @@
 #   -t SECONDS    all in all (360); each part has a limit of its own as well
 #   PART          memory matmul launch steps epoch train start (all of them, in this order)
 # KILN_PEERS_PYTHON: a Python that has PyTorch and JAX (python3). KILN_BENCH_DEVICE: another device than cuda.
+# KILN_MLP_PEER: a script that measures the MLP's steps in place of peers_gpu.py; it gets the argument mlp.
 set -uo pipefail
 
 report=gpu-bench.md seconds=360 device=${KILN_BENCH_DEVICE:-cuda} python=${KILN_PEERS_PYTHON:-python3}
@@ -84,7 +85,12 @@ part_launch() { ours 20 kiln_bench_cuda_launch; }
 part_steps() {
     ours 60 kiln_bench_step mlp odd lenet
     KILN_TF32=1 ours 60 kiln_bench_step mlp odd lenet
-    peer 120 peers_gpu.py mlp odd lenet
+    if [ -n "${KILN_MLP_PEER:-}" ]; then
+        limited 110 "$python" "$KILN_MLP_PEER" mlp
+        peer 90 peers_gpu.py odd lenet
+    else
+        peer 120 peers_gpu.py mlp odd lenet
+    fi
 }
 part_epoch() {
     ours 40 kiln_bench_epoch mlp

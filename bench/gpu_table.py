@@ -22,6 +22,15 @@ def number(value, digits=0):
     return "" if value is None else f"{value:,.{digits}f}"
 
 
+def named(result):
+    """Other scripts name a variant of PyTorch, with its precision for products."""
+    if "variant" in result:
+        variant = result["variant"]
+        tf32 = variant.endswith("high") and "tf32"
+        result["peer"] = " ".join(filter(None, ("PyTorch", variant.removesuffix(", highest").removesuffix(", high"), tf32)))
+    return result
+
+
 def precision(peer):
     return "tf32" if peer.endswith("tf32") else "f32"
 
@@ -56,7 +65,7 @@ def starts(results):
 
 
 def main():
-    results = [json.loads(line) for line in open(sys.argv[1])]
+    results = [named(json.loads(line)) for line in open(sys.argv[1])]
     table("Memory: tensors of 1 GiB, beside the GPU's own copy",
           ("work", "GB/s", "copy, GB/s", "share of the copy"),
           [(r["what"], number(r["gb_s"]), number(r["copy_gb_s"]), f"{100 * r['of_copy']:.1f} %")
