@@ -318,6 +318,25 @@ static void note_reductions(trained *t, kiln_device device)
     note_result(t, places);
 }
 
+/* Sums of columns: few rows, rows that narrow lanes take at once, and chunks of those; what follows goes on with them.
+ */
+static void note_columns(trained *t, kiln_device device)
+{
+    static const int64_t sizes[][2] = {{32, 256}, {300, 70}, {1000, 256}, {1024, 10}, {2048, 130}, {2100, 130}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        kiln_tensor *sum = NULL, *scaled = NULL;
+        kiln_scope {
+            kiln_tensor *x = random_on(device, 60 + i, KILN_SHAPE(sizes[i][0], sizes[i][1]), KILN_F32);
+            kiln_step {
+                sum = kiln_keep(kiln_sum(kiln_mul(x, x), KILN_DIMS(0), false));
+                scaled = kiln_keep(kiln_mul(sum, sum));
+            }
+        }
+        note_result(t, sum);
+        note_result(t, scaled);
+    }
+}
+
 /* A sum of so many operands, each lying in another order than the result, that an interpreter needs more than a little
  * room to describe it. */
 static void note_expression(trained *t, kiln_device device, kiln_dtype dtype)
@@ -343,6 +362,7 @@ static trained run_sizes(kiln_device device)
     trained t = {0};
     note_products(&t, device);
     note_reductions(&t, device);
+    note_columns(&t, device);
     note_expression(&t, device, KILN_F32);
     note_expression(&t, device, KILN_F64);
     t.before = calloc((size_t)t.count, sizeof *t.before);
