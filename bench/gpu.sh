@@ -56,7 +56,8 @@ limited() { # limit command…
         return
     fi
     timeout -k 5 "$limit" "$@" 2>&1 | while IFS= read -r line; do
-        echo "$line" >&2
+        line=${line%$'\r'}
+        echo "${line##*$'\r'}" >&2
         case $line in '{'*) echo "$line" >>"$results" ;; esac
     done
     rc=${PIPESTATUS[0]}
@@ -96,9 +97,11 @@ part_epoch() {
     ours 40 kiln_bench_epoch mlp
     peer 60 epoch_peer.py --device cuda mlp
 }
-# The command as people call it; its log says how many samples a second each epoch had. The last one counts.
+# The command as people call it, with a terminal for its progress bar; its log says how many samples a second each epoch
+# had. The last one counts.
 part_train() {
-    limited 40 "$bin/kiln" train --quiet --device "$device" --model mlp --batch 32 --epochs 12 --save "$work/run"
+    local command="'$bin/kiln' train --device $device --model mlp --batch 32 --epochs 12 --save '$work/run'"
+    limited 40 script -q -e -c "$command" /dev/null
     "$python" - "$work/run/log.jsonl" <<'PYTHON' | tee -a "$results"
 import json, sys
 epochs = [r for r in map(json.loads, open(sys.argv[1])) if "samples_per_second" in r]

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 enum {
-    KILN_CUDA_MOST_RUNS = 16,
+    KILN_CUDA_MOST_RUNS = 50, /* as many as kiln_fit has between two looks at its sums */
     KILN_CUDA_MOST_SETS = 4,
     KILN_CUDA_MOST_PARAMETERS = 32000 /* bytes: what a kernel may have, and a little less */
 };
