@@ -1,10 +1,10 @@
 /* Pointwise chains, reductions and rows over tensors of 1 GiB, in GB/s of what has to be read and written, beside the
  * GPU's own copy of 1 GiB in the same run. One JSON object a line.
  *
- * Fused groups are measured as they are from the first second of a training on: by kernels compiled for them, which are
- * waited for before anything is timed. The interpreter that runs them until then, a few tenths of a second, is measured
- * with KILN_CUDA_JIT=0. Where NVRTC cannot be opened it runs them for good, with half the speed where there is much
- * arithmetic (gelu): so each line has the setting and NVRTC's version, "" where there is none.
+ * Fused groups are measured as they run in a training but for its first steps: by kernels compiled for them, which are
+ * waited for before anything is timed. The interpreter that runs them until then is measured with KILN_CUDA_JIT=0.
+ * Where NVRTC cannot be opened it runs them for good: so each line has the setting and NVRTC's version, "" where there
+ * is none.
  *
  * usage: kiln_bench_cuda_memory [--device cuda:0] [chain] [sum] [softmax] … */
 #include "bench.h"
