@@ -1,6 +1,11 @@
 /* Pointwise chains, reductions and rows over tensors of 1 GiB, in GB/s of what has to be read and written, beside the
  * GPU's own copy of 1 GiB in the same run. One JSON object a line.
  *
+ * Fused groups are measured as they run in a training but for its first steps: by kernels compiled for them, which are
+ * waited for before anything is timed. The interpreter that runs them until then is measured with KILN_CUDA_JIT=0.
+ * Where NVRTC cannot be opened it runs them for good: so each line has the setting and NVRTC's version, "" where there
+ * is none.
+ *
  * usage: kiln_bench_cuda_memory [--device cuda:0] [chain] [sum] [softmax] … */
 #include "bench.h"
 
@@ -153,6 +158,21 @@ static void wait_ours(void *context)
     kiln_device_wait(((ours *)context)->device);
 }
 
+/* "13.0"; "" and a word to people where generated kernels cannot be compiled. */
+static const char *nvrtc_version(void)
+{
+    static kiln_device_library libraries[16];
+    int n = kiln_device_libraries("cuda", libraries, 16);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(libraries[i].name, "NVRTC"))
+            continue;
+        if (!libraries[i].version[0])
+            fprintf(stderr, "fused groups are interpreted: %s\n", libraries[i].why);
+        return libraries[i].version;
+    }
+    return "";
+}
+
 typedef struct theirs {
     cuda_peer peer;
     CUdeviceptr from, to;
@@ -191,7 +211,7 @@ static void free_tensors(tensors *t)
         kiln_release(all[i]);
 }
 
-static void measure(const struct work *w, tensors *t, kiln_device device, theirs *peer)
+static void measure(const struct work *w, tensors *t, kiln_device device, theirs *peer, const char *nvrtc)
 {
     ours o = {t, w, device};
     bench_contender who[2] = {{run_ours, wait_ours, &o}, {run_theirs, wait_theirs, peer}};
@@ -204,15 +224,17 @@ static void measure(const struct work *w, tensors *t, kiln_device device, theirs
     double ours_gbs = bytes / seconds[0] / 1e9, copy_gbs = 2.0 * (double)gibibyte / seconds[1] / 1e9;
     printf(
         "{\"work\": \"memory %s\", \"what\": \"%s\", \"row\": %d, \"us\": %.1f, \"gb_s\": %.0f, \"copy_gb_s\": %.0f, "
-        "\"of_copy\": %.3f, \"kernels\": %d}\n",
-        w->name, w->what, (int)t->row, 1e6 * seconds[0], ours_gbs, copy_gbs, ours_gbs / copy_gbs, (int)info.kernels);
+        "\"of_copy\": %.3f, \"kernels\": %d, \"jit\": \"%s\", \"nvrtc\": \"%s\"}\n",
+        w->name, w->what, (int)t->row, 1e6 * seconds[0], ours_gbs, copy_gbs, ours_gbs / copy_gbs, (int)info.kernels,
+        getenv("KILN_CUDA_JIT"), nvrtc);
     fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
-    setenv("KILN_CUDA_JIT", "wait", 0); /* what is measured is what is reached in the end */
+    setenv("KILN_CUDA_JIT", "wait", 0);
     kiln_device device = bench_device(&argc, argv, "cuda");
+    const char *nvrtc = nvrtc_version();
     tensors t = make_tensors();
     theirs peer = {.peer = peer_open()};
     PEER(&peer.peer, cuMemAlloc, &peer.from, gibibyte);
@@ -221,7 +243,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; kiln_ok() && i < sizeof works / sizeof *works; i++)
         if (bench_wanted(works[i].name, argc, argv))
             for (t.row = works[i].shortest; t.row <= COLUMNS; t.row *= 4)
-                measure(&works[i], &t, device, &peer);
+                measure(&works[i], &t, device, &peer, nvrtc);
     PEER(&peer.peer, cuMemFree, peer.from);
     PEER(&peer.peer, cuMemFree, peer.to);
     free_tensors(&t);

@@ -158,9 +158,9 @@ static void say_softmax(author *a, const kiln_cuda_step *s, int64_t rows, int64_
         say(a, "softmax_short_step<%s>(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", type, s->pointers,
             s->pointers + 1, LL(rows), (int)n, log_of, seat);
     else
-        say(a, "softmax_step<%s, %s>(k.data[%d], k.data[%d], %lldL, %lldL, %s, %s); ", type,
+        say(a, "softmax_step<%s, %d, %s>(k.data[%d], k.data[%d], %lldL, %s, %s); ", type, (int)n,
             p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0 ? "true" : "false", s->pointers, s->pointers + 1, LL(rows),
-            LL(n), log_of, seat);
+            log_of, seat);
 }
 
 static void say_rows(author *a, const kiln_cuda_step *s, const char *seat)

@@ -26,51 +26,52 @@ template <typename T> struct norm_forward {
     }
 };
 
-/* Less the mean, and zeros beyond the row: what squares are summed of. */
-template <typename H, typename C>
-static __device__ __forceinline__ void centre(H &h, const C &c, int left, typename H::real mean)
-{
-#pragma unroll
-    for (int i = 0; i < H::each; i++)
-        h.at[i] = H::place(c, i) < left ? h.at[i] - mean : (typename H::real)0;
-}
-
 /* (x - mean) times rstd and weight, plus bias, N elements at a time. Weights are fetched a few at a time: there are not
- * as many registers left as the row has. An absent weight is 1, an absent bias -0: both leave every bit as it is. */
-template <int N, typename T, int V, int E, bool BLOCK>
-static __device__ __forceinline__ void put_packs(const norm_forward<T> &p, kiln_held<T, V, E, BLOCK> &h,
+ * as many registers left as the row has. An absent weight is 1, an absent bias -0: both leave every bit as it is. Where
+ * BOTH are there nothing has to stand for them, not beyond the row either: what is made of it goes nowhere. */
+template <int N, bool BOTH, typename T, int V, int E, bool BLOCK>
+static __device__ __forceinline__ void put_packs(const norm_forward<T> &p, const kiln_held<T, V, E, BLOCK> &h,
                                                  const kiln_crew<BLOCK> &c, T *to, const T *weight, const T *bias,
-                                                 int left, typename kiln_element<T>::real rstd)
+                                                 int left, typename kiln_element<T>::real mean,
+                                                 typename kiln_element<T>::real rstd)
 {
     typedef kiln_held<T, V, E, BLOCK> held;
+    typedef kiln_element<T> element;
     constexpr int some = N < 4 ? 4 : N;
     if (p.stopped())
         return;
-    const int weights = p.weight ? left : 0, biases = p.bias ? left : 0;
 #pragma unroll
     for (int k = 0; k < E; k += some) {
-        T w[some], b[some];
-        held::template fetch<N, false>(w, k, weight, c, weights, kiln_element<T>::to(1));
-        held::template fetch<N, false>(b, k, bias, c, biases, kiln_element<T>::to(-0.0f));
-#pragma unroll
-        for (int i = 0; i < some; i++)
-            h.at[k + i] = h.at[k + i] * rstd * kiln_element<T>::of(w[i]) + kiln_element<T>::of(b[i]);
-        h.template put<N, some>(to, k, c, left);
+        kiln_lying<T, some> w, b;
+        if (!BOTH) {
+            w.fill(element::to(1));
+            b.fill(element::to(-0.0f));
+        }
+        held::template fetch<N, false>(w, k, weight, c, BOTH || p.weight ? left : 0);
+        held::template fetch<N, false>(b, k, bias, c, BOTH || p.bias ? left : 0);
+        held::template put<N, some>(to, k, c, left, [&](int i) {
+            return fma((h[i] - mean) * rstd, element::of(w[i - k]), element::of(b[i - k]));
+        });
     }
 }
 
 /* The elements in hand, of which the first is number `begin` of its row. */
 template <typename T, int V, int E, bool BLOCK>
-static __device__ __forceinline__ void put_norm(const norm_forward<T> &p, kiln_held<T, V, E, BLOCK> &h,
-                                                kiln_crew<BLOCK> &c, int64_t row, int64_t begin, int left,
-                                                typename kiln_element<T>::real rstd)
+static __device__ __forceinline__ void
+put_norm(const norm_forward<T> &p, kiln_held<T, V, E, BLOCK> &h, kiln_crew<BLOCK> &c, int64_t row, int64_t begin,
+         int left, typename kiln_element<T>::real mean, typename kiln_element<T>::real rstd)
 {
-    T *to = p.y + row * p.n + begin;
+    typedef kiln_held<T, V, E, BLOCK> held;
+    h.forget();
     c.forget();
-    if (V == 1 || p.aligned)
-        put_packs<V>(p, h, c, to, p.weight + begin, p.bias + begin, left, rstd);
+    T *to = held::mine(p.y + row * p.n + begin, c);
+    const T *weight = held::mine(p.weight + begin, c), *bias = held::mine(p.bias + begin, c);
+    if ((V == 1 || p.aligned) && p.weight && p.bias)
+        put_packs<V, true>(p, h, c, to, weight, bias, left, mean, rstd);
+    else if (V == 1 || p.aligned)
+        put_packs<V, false>(p, h, c, to, weight, bias, left, mean, rstd);
     else
-        put_packs<1>(p, h, c, to, p.weight + begin, p.bias + begin, left, rstd);
+        put_packs<1, false>(p, h, c, to, weight, bias, left, mean, rstd);
 }
 
 template <typename T>
@@ -84,8 +85,13 @@ static __device__ __forceinline__ void put_figures(const norm_forward<T> &p, int
     p.rstd[row] = rstd;
 }
 
+template <typename H> static __device__ __forceinline__ double sum_of(const H &h)
+{
+    return H::sum([&](int i) { return h[i]; });
+}
+
 template <typename T, int V, int E>
-static __global__ void HELD_BOUNDS(T, E, 6, 4) norm_held(norm_forward<T> p, int team)
+static __global__ void HELD_BOUNDS(T, V, E, 6, 4) norm_held(norm_forward<T> p, int team)
 {
     typedef kiln_held<T, V, E> held;
     typedef typename held::real real;
@@ -95,19 +101,19 @@ static __global__ void HELD_BOUNDS(T, E, 6, 4) norm_held(norm_forward<T> p, int 
     int left = row < p.rows ? (int)p.n : 0;
     held h;
     h.load(p.x + row * p.n, c, left, p.aligned, 0);
-    real mean = (real)(c.sum(h.sum(), sums[0]) * p.share);
+    real mean = (real)(c.sum(sum_of(h), sums[0]) * p.share);
     c.forget();
-    centre(h, c, left, mean);
-    real rstd = (real)rsqrt(c.sum(h.squares(), sums[1]) * p.share + *p.eps);
+    real rstd = (real)rsqrt(c.sum(h.squares(c, left, mean), sums[1]) * p.share + *p.eps);
     if (c.rank == 0 && row < p.rows)
         put_figures(p, row, mean, rstd);
-    put_norm(p, h, c, row, 0, left, rstd);
+    put_norm(p, h, c, row, 0, left, mean, rstd);
 }
 
 /* Rows too long for that, a block each: read once for the mean, once for the variance, once for the result. */
 template <typename T, int V>
-static __global__ void HELD_BOUNDS(T, kiln_holding<T>::most, 1, 1) norm_long(norm_forward<T> p, int team)
+static __global__ void HELD_BOUNDS(T, V, (kiln_holding<T, V>::most), 1, 1) norm_long(norm_forward<T> p, int team)
 {
+    typedef kiln_holding<T, V> holding;
     typedef kiln_held_part<T, V> held;
     typedef typename held::real real;
     __shared__ double sums[2][32];
@@ -115,23 +121,20 @@ static __global__ void HELD_BOUNDS(T, kiln_holding<T>::most, 1, 1) norm_long(nor
     const T *from = p.x + blockIdx.x * p.n;
     double sum = 0, squares = 0;
     held h;
-    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
-        h.load(from + i, c, kiln_part<T>(p.n - i), p.aligned, 0);
-        sum += h.sum();
+    for (int64_t i = 0; i < p.n; i += holding::part) {
+        h.load(from + i, c, holding::next(p.n - i), p.aligned, 0);
+        sum += sum_of(h);
     }
     real mean = (real)(c.sum(sum, sums[0]) * p.share);
-    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
-        h.load(from + i, c, kiln_part<T>(p.n - i), p.aligned, 0);
+    for (int64_t i = 0; i < p.n; i += holding::part) {
+        h.load(from + i, c, holding::next(p.n - i), p.aligned, 0);
         c.forget();
-        centre(h, c, kiln_part<T>(p.n - i), mean);
-        squares += h.squares();
+        squares += h.squares(c, holding::next(p.n - i), mean);
     }
     real rstd = (real)rsqrt(c.sum(squares, sums[1]) * p.share + *p.eps);
-    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
-        h.load(from + i, c, kiln_part<T>(p.n - i), p.aligned, 0);
-        c.forget();
-        centre(h, c, kiln_part<T>(p.n - i), mean);
-        put_norm(p, h, c, blockIdx.x, i, kiln_part<T>(p.n - i), rstd);
+    for (int64_t i = 0; i < p.n; i += holding::part) {
+        h.load(from + i, c, holding::next(p.n - i), p.aligned, 0);
+        put_norm(p, h, c, blockIdx.x, i, holding::next(p.n - i), mean, rstd);
     }
     if (c.rank == 0)
         put_figures(p, blockIdx.x, mean, rstd);

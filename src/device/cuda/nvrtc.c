@@ -25,6 +25,7 @@
     X(fault, "device/cuda/fault.h")                                                                                    \
     X(report, "device/cuda/report.cuh")                                                                                \
     X(reduce, "device/cuda/reduce.cuh")                                                                                \
+    X(lying, "device/cuda/lying.cuh")                                                                                  \
     X(held, "device/cuda/held.cuh")                                                                                    \
     X(halves, "device/cuda/halves.cuh")                                                                                \
     X(softmax, "device/cuda/softmax.cuh")                                                                              \

@@ -7,20 +7,20 @@
 /* ---- Softmax ---- */
 
 /* Kernels for each of both: with the question left open, registers would not do. */
-#define SOFTMAX_KERNELS(name, log_of, eight)                                                                           \
+#define SOFTMAX_KERNELS(name, log_of, two, four)                                                                       \
     template <typename T, int V, int E>                                                                                \
-    static __global__ void HELD_BOUNDS(T, E, eight, 5) name##_held(softmax_rows<T> p, int team)                        \
+    static __global__ void HELD_BOUNDS(T, V, E, two, four) name##_held(softmax_rows<T> p, int team)                    \
     {                                                                                                                  \
         const typename kiln_held<T, V, E>::crew c(team);                                                               \
         softmax_held<T, V, E>(p, c, (int64_t)blockIdx.x * c.teams, log_of);                                            \
     }                                                                                                                  \
     template <typename T, int V>                                                                                       \
-    static __global__ void HELD_BOUNDS(T, kiln_holding<T>::most, 1, 1) name##_long(softmax_rows<T> p, int)             \
+    static __global__ void HELD_BOUNDS(T, V, (kiln_holding<T, V>::most), 1, 1) name##_long(softmax_rows<T> p, int)     \
     {                                                                                                                  \
         softmax_long<T, V>(p, blockIdx.x, log_of);                                                                     \
     }
-SOFTMAX_KERNELS(plain, false, 8)
-SOFTMAX_KERNELS(log, true, 6)
+SOFTMAX_KERNELS(plain, false, 8, 5)
+SOFTMAX_KERNELS(log, true, 6, 4)
 
 template <typename T>
 static __global__ void softmax_short_rows(const T *x, T *y, int64_t rows, int n, bool log_of, const int32_t *stop)
@@ -48,10 +48,12 @@ static __global__ void softmax_columns(const T *__restrict__ x, T *__restrict__ 
          first += (int64_t)gridDim.x * blockDim.x) {
         int64_t column = first + threadIdx.x, from = column / s.inner * s.n * s.inner + column % s.inner;
         int64_t n = column < s.outer * s.inner ? s.n : 0;
-        running<real> r = {-kiln_infinity(real()), 0};
+        running<T> r = {-kiln_infinity(real()), 0};
 #pragma unroll 4
-        for (int64_t i = threadIdx.y; i < n; i += blockDim.y)
-            r.take({kiln_element<T>::of(x[from + i * s.inner])});
+        for (int64_t i = threadIdx.y; i < n; i += blockDim.y) {
+            const real one[] = {kiln_element<T>::of(x[from + i * s.inner])};
+            r.template take<1>(one);
+        }
         tops[me] = r.max;
         sums[me] = r.sum;
         __syncthreads();
@@ -61,13 +63,13 @@ static __global__ void softmax_columns(const T *__restrict__ x, T *__restrict__ 
         double sum = 0;
         for (int k = 0; k < (int)blockDim.y; k++) {
             int at = (int)(k * blockDim.x + threadIdx.x);
-            sum += running<real>{tops[at], sums[at]}.beside(max);
+            sum += running<T>{tops[at], sums[at]}.beside(max);
         }
-        real share = share_of<real>(whole_sum(max, sum), log_of);
+        real share = share_of<T>(whole_sum(max, sum), log_of);
 #pragma unroll 4
         for (int64_t i = threadIdx.y; i < n; i += blockDim.y)
             y[from + i * s.inner] =
-                kiln_element<T>::to(softmax_of(kiln_element<T>::of(x[from + i * s.inner]), max, share, log_of));
+                kiln_element<T>::to(softmax_of<T>(kiln_element<T>::of(x[from + i * s.inner]), max, share, log_of));
         __syncthreads();
     }
 }

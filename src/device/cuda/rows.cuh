@@ -19,11 +19,14 @@ static shape split(const kiln_cuda_operand *x, int64_t first, int64_t end)
 
 /* ---- Rows in registers ---- */
 
-/* Blocks of 256 threads that a multiprocessor should have room for, with eight elements a thread and with sixteen:
- * eight leave 32 registers, six 40, five 48, four 64. */
-#define HELD_BOUNDS(T, E, eight, sixteen)                                                                              \
-    __launch_bounds__((E) < kiln_holding<T>::most ? 256 : kiln_holding<T>::threads,                                    \
-                      (E) == kiln_holding<T>::most ? 1 : sizeof(T) == 8 ? 4 : (E) == 8 ? eight : sixteen)
+/* Blocks of 256 threads that a multiprocessor should have room for, with two packs a thread and with four: eight leave
+ * 32 registers, six 40, five 48, four 64. */
+#define HELD_BOUNDS(T, V, E, two, four)                                                                                \
+    __launch_bounds__((E) < kiln_holding<T, V>::most ? 256 : kiln_holding<T, V>::threads,                              \
+                      (E) == kiln_holding<T, V>::most    ? 1                                                           \
+                      : sizeof(T) == 8                   ? 4                                                           \
+                      : (E) == kiln_holding<T, V>::least ? two                                                         \
+                                                         : four)
 
 /* Threads of a block: a team that is no block by itself gets company, unless that would leave multiprocessors idle. */
 static unsigned held_threads(int64_t rows, int team)
@@ -42,16 +45,19 @@ static unsigned held_grid(int64_t rows, int team)
  * arguments. */
 #define HELD_KERNEL(held, parts, T, s, stream, ...)                                                                    \
     do {                                                                                                               \
-        typedef kiln_holding<T> h_;                                                                                    \
+        if (kiln_packs<T>((s).n))                                                                                      \
+            HELD_KERNEL_OF(held, parts, T, kiln_wide<T>, s, stream, __VA_ARGS__);                                      \
+        else                                                                                                           \
+            HELD_KERNEL_OF(held, parts, T, 1, s, stream, __VA_ARGS__);                                                 \
+    } while (0)
+#define HELD_KERNEL_OF(held, parts, T, V, s, stream, ...)                                                              \
+    do {                                                                                                               \
+        typedef kiln_holding<T, V> h_;                                                                                 \
         int each_ = h_::each((s).n), team_ = h_::team((s).n);                                                          \
-        bool packs_ = h_::packs((s).n);                                                                                \
-        auto call_ = packs_ ? held<T, h_::pack, h_::most> : held<T, 1, h_::most>;                                      \
-        if ((s).n > h_::longest)                                                                                       \
-            call_ = packs_ ? parts<T, h_::pack> : parts<T, 1>;                                                         \
-        else if (each_ == h_::least)                                                                                   \
-            call_ = packs_ ? held<T, h_::pack, h_::least> : held<T, 1, h_::least>;                                     \
-        else if (each_ < h_::most)                                                                                     \
-            call_ = packs_ ? held<T, h_::pack, 2 * h_::least> : held<T, 1, 2 * h_::least>;                             \
+        auto call_ = (s).n > h_::longest  ? parts<T, V>                                                                \
+                     : each_ == h_::least ? held<T, V, h_::least>                                                      \
+                     : each_ < h_::most   ? held<T, V, 2 * h_::least>                                                  \
+                                          : held<T, V, h_::most>;                                                      \
         call_<<<held_grid((s).outer, team_), held_threads((s).outer, team_), 0, stream>>>(__VA_ARGS__, team_);         \
     } while (0)
 

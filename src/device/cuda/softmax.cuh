@@ -8,33 +8,35 @@
 /* The largest of some elements and Σ exp(x - largest), which grow together. -inf adds nothing to any sum, and a NaN,
  * though never the largest, stays in it. */
 template <typename T> struct running {
-    T max;
+    typedef typename kiln_element<T>::real real;
+    real max;
     double sum;
 
-    template <int N> __device__ __forceinline__ void take(const T (&v)[N])
+    /* The first N of v. */
+    template <int N, typename V> __device__ __forceinline__ void take(const V &v)
     {
-        T top = max;
+        real top = max;
 #pragma unroll
         for (int k = 0; k < N; k++)
             top = kiln_larger(top, v[k]);
         if (top > max) {
-            sum *= (double)kiln_exp(max - top);
+            sum *= (double)kiln_element<T>::exp(max - top);
             max = top;
         }
 #pragma unroll
         for (int k = 0; k < N; k += 4) {
-            T part = 0;
+            real part = 0;
 #pragma unroll
             for (int j = k; j < k + 4 && j < N; j++)
-                part += v[j] == -kiln_infinity(T()) ? (T)0 : kiln_exp(v[j] - max);
+                part += v[j] == -kiln_infinity(real()) ? (real)0 : kiln_element<T>::exp(v[j] - max);
             sum += (double)part;
         }
     }
 
     /* The sum as it is beside a largest element that others may have met. */
-    __device__ __forceinline__ double beside(T largest) const
+    __device__ __forceinline__ double beside(real largest) const
     {
-        return max < largest ? sum * (double)kiln_exp(max - largest) : sum;
+        return max < largest ? sum * (double)kiln_element<T>::exp(max - largest) : sum;
     }
 };
 
@@ -44,15 +46,15 @@ template <typename T> static __device__ __forceinline__ double whole_sum(T max, 
     return max == kiln_infinity(T()) ? (double)kiln_nan() : sum;
 }
 
-/* What each element's difference from the largest is multiplied or lessened by. */
-template <typename T> static __device__ __forceinline__ T share_of(double sum, bool log_of)
+/* What makes results of elements' differences from the largest. */
+template <typename T> static __device__ __forceinline__ typename kiln_element<T>::real share_of(double sum, bool log_of)
 {
-    return (T)(log_of ? log(sum) : 1 / sum);
+    return log_of ? (typename kiln_element<T>::real)log(sum) : kiln_element<T>::divisor(sum);
 }
 
-template <typename T> static __device__ __forceinline__ T softmax_of(T x, T max, T share, bool log_of)
+template <typename T, typename X> static __device__ __forceinline__ X softmax_of(X x, X max, X share, bool log_of)
 {
-    return log_of ? x - max - share : kiln_exp(x - max) * share;
+    return log_of ? x - max - share : kiln_element<T>::exp_over(x - max, share);
 }
 
 /* ---- Rows in registers ---- */
@@ -83,46 +85,49 @@ static __device__ __forceinline__ void softmax_held(const softmax_rows<T> &p, ty
     __shared__ double sums[32];
     int64_t row = first + c.slot;
     int left = row < p.rows ? (int)p.n : 0;
-    held h, terms;
+    held h;
     h.load(p.x + row * p.n, c, left, p.aligned, -kiln_infinity(real()));
-    real max = c.max(h.largest(), tops);
-#pragma unroll
-    for (int i = 0; i < E; i++) {
-        terms.at[i] = kiln_exp(h.at[i] - max);
-        h.at[i] = log_of ? h.at[i] - max : terms.at[i];
-    }
-    real share = share_of<real>(c.sum(terms.sum(), sums), log_of);
-#pragma unroll
-    for (int i = 0; i < E; i++)
-        h.at[i] = log_of ? h.at[i] - share : h.at[i] * share;
+    const real max = c.max(h.largest(), tops);
+    const double sum = held::sum([&](int i) {
+        const real less = h[i] - max, term = held::element::exp(less);
+        if constexpr (!held::widened)
+            h.replace(i, log_of ? less : term);
+        return term;
+    });
+    const real share = share_of<T>(c.sum(sum, sums), log_of);
+    h.forget();
     c.forget();
-    h.store(p.y + row * p.n, c, p.stopped() ? 0 : left, p.aligned);
+    held::store(p.y + row * p.n, c, p.stopped() ? 0 : left, p.aligned, [&](int i) {
+        if constexpr (held::widened)
+            return softmax_of<T>(h[i], max, share, log_of);
+        else
+            return log_of ? h[i] - share : h[i] * share;
+    });
 }
 
 /* Rows too long for that, a block each: read twice, the second time from the second level cache if it has room. */
 template <typename T, int V>
 static __device__ __forceinline__ void softmax_long(const softmax_rows<T> &p, int64_t row, bool log_of)
 {
+    typedef kiln_holding<T, V> holding;
     typedef kiln_held_part<T, V> held;
     typedef typename held::real real;
     __shared__ real tops[32];
     __shared__ double sums[32];
-    typename held::crew c(kiln_holding<T>::threads);
-    running<real> r = {-kiln_infinity(real()), 0};
+    typename held::crew c(holding::threads);
+    running<T> r = {-kiln_infinity(real()), 0};
     held h;
-    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
-        h.load(p.x + row * p.n + i, c, kiln_part<T>(p.n - i), p.aligned, -kiln_infinity(real()));
-        r.take(h.at);
+    for (int64_t i = 0; i < p.n; i += holding::part) {
+        h.load(p.x + row * p.n + i, c, holding::next(p.n - i), p.aligned, -kiln_infinity(real()));
+        r.template take<held::each>(h);
     }
     real max = c.max(r.max, tops);
-    real share = share_of<real>(whole_sum(max, c.sum(r.beside(max), sums)), log_of);
-    for (int64_t i = 0; i < p.n; i += kiln_holding<T>::part) {
-        h.load(p.x + row * p.n + i, c, kiln_part<T>(p.n - i), p.aligned, 0);
-#pragma unroll
-        for (int k = 0; k < held::each; k++)
-            h.at[k] = softmax_of(h.at[k], max, share, log_of);
+    real share = share_of<T>(whole_sum(max, c.sum(r.beside(max), sums)), log_of);
+    for (int64_t i = 0; i < p.n; i += holding::part) {
+        h.load(p.x + row * p.n + i, c, holding::next(p.n - i), p.aligned, 0);
         c.forget();
-        h.store(p.y + row * p.n + i, c, p.stopped() ? 0 : kiln_part<T>(p.n - i), p.aligned);
+        held::store(p.y + row * p.n + i, c, p.stopped() ? 0 : holding::next(p.n - i), p.aligned,
+                    [&](int k) { return softmax_of<T>(h[k], max, share, log_of); });
     }
 }
 
@@ -142,10 +147,10 @@ static __device__ __forceinline__ void softmax_short(const T *x, T *y, int64_t f
         const real value = next;
         next = first + step < rows && lane < n ? kiln_element<T>::of(x[(first + step) * n + lane]) : nothing;
         const real max = kiln_lanes_max<KILN_CUDA_SHORT_ROW>(value);
-        const double term = value == nothing ? 0 : (double)kiln_exp(value - max);
-        const real share = share_of<real>(whole_sum(max, kiln_lanes_sum<KILN_CUDA_SHORT_ROW>(term)), log_of);
+        const double term = value == nothing ? 0 : (double)kiln_element<T>::exp(value - max);
+        const real share = share_of<T>(whole_sum(max, kiln_lanes_sum<KILN_CUDA_SHORT_ROW>(term)), log_of);
         if (first < rows && lane < n)
-            y[first * n + lane] = kiln_element<T>::to(softmax_of(value, max, share, log_of));
+            y[first * n + lane] = kiln_element<T>::to(softmax_of<T>(value, max, share, log_of));
     }
 }
 

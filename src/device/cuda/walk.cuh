@@ -106,19 +106,16 @@ KILN_PW_INLINE void softmax_short_step(const void *x, void *y, int64_t rows, int
     softmax_short<T>((const T *)x, (T *)y, t.first + threadIdx.x / KILN_CUDA_SHORT_ROW, t.step, t.end, n, log_of);
 }
 
-/* ALIGNED: x and y, to 16 bytes. */
-template <typename T, bool ALIGNED>
-KILN_PW_INLINE void softmax_step(const void *x, void *y, int64_t rows, int64_t n, bool log_of, seat s)
+/* n elements a row; ALIGNED: x and y, to 16 bytes. */
+template <typename T, int n, bool ALIGNED>
+KILN_PW_INLINE void softmax_step(const void *x, void *y, int64_t rows, bool log_of, seat s)
 {
-    typedef kiln_holding<T> holding;
-    const kiln_crew<false> c(holding::team(n));
+    constexpr int V = kiln_packs<T>(n) ? kiln_wide<T> : 1, E = kiln_holding<T, V>::each(n);
+    const typename kiln_held<T, V, E>::crew c(kiln_holding<T, V>::team(n));
     const turns t = turns_of(s, rows, c.teams);
     const softmax_rows<T> p = {(const T *)x, (T *)y, t.end, n, ALIGNED, nullptr};
     for (int64_t first = t.first; first < t.end; first += t.step)
-        if (holding::packs(n))
-            softmax_held<T, holding::pack, holding::least>(p, c, first, log_of);
-        else
-            softmax_held<T, 1, holding::least>(p, c, first, log_of);
+        softmax_held<T, V, E>(p, c, first, log_of);
 }
 
 /* argmax and argmin of short rows, a thread each: the first of equal ones, and a NaN beats all numbers. */
