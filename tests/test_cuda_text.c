@@ -121,6 +121,26 @@ static void test_parts(void **state)
     assert_true(counted("fake_chains") > before);
 }
 
+/* A group that is too large for a chain has a kernel of its own. */
+static void test_groups(void **state)
+{
+    (void)state;
+    int before = counted("fake_groups");
+    kiln_device device = kiln_device_parse("cuda:0");
+    assert_true(device >= 0);
+    kiln_on_device (device) {
+        kiln_step {
+            kiln_tensor *x = kiln_zeros(KILN_SHAPE(4096, 4096), KILN_F32);
+            kiln_keep(kiln_gelu(x));
+            kiln_keep(kiln_sum(kiln_mul(x, x), KILN_DIMS(0), false));
+            kiln_keep(kiln_amax(kiln_cast(x, KILN_BF16), KILN_DIMS(1), false));
+        }
+        kiln_report(stderr);
+        assert_true(kiln_ok());
+    }
+    assert_true(counted("fake_groups") >= before + 3);
+}
+
 /* IDX files of 40 black images. */
 static kiln_dataset *idx_set(void)
 {
@@ -173,13 +193,10 @@ int main(void)
     }
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),
-                                       cmocka_unit_test(test_samples),
-                                       cmocka_unit_test(test_slabs),
-                                       cmocka_unit_test(test_tf32),
-                                       cmocka_unit_test(test_parts),
-                                       cmocka_unit_test(test_augmented),
-                                       cmocka_unit_test(test_waves_are_in_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),       cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_slabs),     cmocka_unit_test(test_tf32),
+                                       cmocka_unit_test(test_parts),     cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_augmented), cmocka_unit_test(test_waves_are_in_order)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

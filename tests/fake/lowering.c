@@ -8,6 +8,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/codegen.h"
+#include "device/cuda/program.h"
 #include "launches.h"
 
 /* ---- What device.c would be ---- */
@@ -114,9 +115,11 @@ static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 
 /* ---- Lowering ---- */
 
-static int chains, whole_steps, slabs, wrong_waves;
+static int chains, groups, whole_steps, slabs, wrong_waves;
 
-KILN_PLUGIN_API int fake_chains(void); /* how many were compiled; those that were a whole plan */
+KILN_PLUGIN_API int
+fake_chains(void); /* how many were compiled; groups that are in none; those that were a whole plan */
+KILN_PLUGIN_API int fake_groups(void);
 KILN_PLUGIN_API int fake_whole_steps(void);
 KILN_PLUGIN_API int fake_slabs(void);       /* their steps that are done in slabs */
 KILN_PLUGIN_API int fake_wrong_waves(void); /* whose parts are not all of their steps, each once, longest first */
@@ -124,6 +127,11 @@ KILN_PLUGIN_API int fake_wrong_waves(void); /* whose parts are not all of their 
 int fake_chains(void)
 {
     return chains;
+}
+
+int fake_groups(void)
+{
+    return groups;
 }
 
 int fake_whole_steps(void)
@@ -175,13 +183,29 @@ static bool take(void *context, const void *cubin, size_t bytes)
     return bytes > 0;
 }
 
+static bool compiles(const char *text)
+{
+    return kiln_cuda_compiles() == 0 ||
+           (kiln_cuda_compile(text, 80, take, NULL) && kiln_cuda_compile(text, 90, take, NULL));
+}
+
+static bool compile_group(const kiln_cuda_call *c)
+{
+    kiln_cuda_lowered *w = kiln_alloc_zero(1, sizeof *w);
+    char *text = w && kiln_cuda_lower_group(w, c, c->kernel->group, NULL) ? kiln_cuda_group_text(w) : NULL;
+    bool ok = text && compiles(text);
+    groups += ok;
+    kiln_free(text);
+    kiln_free(w);
+    return ok;
+}
+
 static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, const kiln_cuda_part *p)
 {
     unsigned long long barrier;
     kiln_cuda_chain *chain = kiln_cuda_chain_new(c, w, p->first, p->end, &barrier);
     char *text = chain ? kiln_cuda_chain_text(chain) : NULL;
-    bool ok = text && (kiln_cuda_compiles() == 0 ||
-                       (kiln_cuda_compile(text, 80, take, NULL) && kiln_cuda_compile(text, 90, take, NULL)));
+    bool ok = text && compiles(text);
     chains += ok;
     whole_steps += ok && chain->alone;
     for (int64_t i = 0; ok && i < chain->nsteps; i++)
@@ -205,7 +229,10 @@ static bool compile_plan(kiln_cuda_device *d, const kiln_plan *plan, kiln_addres
     for (int64_t i = 0; ok && i < n; i++) {
         kiln_cuda_call c;
         kiln_cuda_make_call(&c, d, plan, &plan->kernels[parts[i].first], &b, NULL);
-        ok = parts[i].end - parts[i].first < 2 || compile_part(&c, &w, &parts[i]);
+        if (parts[i].end - parts[i].first > 1)
+            ok = compile_part(&c, &w, &parts[i]);
+        else if (c.kernel->group && c.kernel->group->head < 0 && c.kernel->group->count > 0)
+            ok = compile_group(&c);
     }
     kiln_cuda_free_waits(&w);
     return ok;

@@ -4,10 +4,12 @@
 #define _GNU_SOURCE /* gettid */
 #include "device/cuda/codegen.h"
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "core/alloc.h"
+#include "core/fail.h"
 #include "core/hash.h"
 
 typedef struct entry {
@@ -26,7 +28,9 @@ struct kiln_cuda_codegen {
     bool waited_for; /* whoever asks for a kernel waits until it is there */
     entry *entries;
     int64_t nentries, capacity, waiting;
-    bool news; /* kernels that no generation speaks of yet */
+    bool news;     /* kernels that no generation speaks of yet */
+    char why[200]; /* the first one that failed did so; empty: none has */
+    bool told;
     _Atomic uint64_t generation;
     kiln_cuda_device *device;
     struct kiln_cuda_codegen *next; /* of all that are open */
@@ -83,16 +87,19 @@ static int64_t next_entry(const struct kiln_cuda_codegen *gen)
 
 static void stop_all(void);
 
-/* With the lock, which is given up meanwhile. Errors here are nobody's: what cannot be compiled is interpreted. */
+/* With the lock, which is given up meanwhile. What cannot be compiled is interpreted; the first to ask afterwards is
+ * told why. */
 static void compile_one(struct kiln_cuda_codegen *gen, int64_t i)
 {
     loading l = {.gen = gen};
     const char *text = gen->entries[i].text; /* stays where it is while the table grows */
     pthread_mutex_unlock(&gen->lock);
-    if (!kiln_cuda_compile(text, gen->device->capability, take_cubin, &l))
-        kiln_error_clear();
+    bool ok = kiln_cuda_compile(text, gen->device->capability, take_cubin, &l);
     atexit(stop_all);
     pthread_mutex_lock(&gen->lock);
+    if (!ok && !gen->why[0])
+        snprintf(gen->why, sizeof gen->why, "%.199s", kiln_ok() ? "it cannot be loaded" : kiln_last_error()->message);
+    kiln_error_clear();
     entry *e = &gen->entries[i];
     e->library = l.made.library;
     e->kernel = l.made.kernel;
@@ -269,6 +276,9 @@ bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, 
         pthread_cond_wait(&gen->changed, &gen->lock);
     if (ok)
         *kernel = (const void *)find_entry(gen, hash, text)->kernel;
+    if (gen->why[0] && !gen->told)
+        kiln_notice("cuda:%d: a kernel could not be compiled, so its part of a step is slower: %s", d->index, gen->why);
+    gen->told = gen->told || gen->why[0];
     pthread_mutex_unlock(&gen->lock);
     return ok;
 }
