@@ -4,7 +4,7 @@
 # usage: bench/gpu.sh [-o FILE] [-t SECONDS] BIN_DIR [PART …]
 #   -o FILE       tables in Markdown (gpu-bench.md); what the programs said goes to FILE.jsonl
 #   -t SECONDS    all in all (360); each part has a limit of its own as well
-#   PART          memory matmul launch steps epoch train start (all of them, in this order)
+#   PART          train epoch steps memory matmul start launch (all of them, in this order)
 # KILN_PEERS_PYTHON: a Python that has PyTorch and JAX (python3). KILN_BENCH_DEVICE: another device than cuda.
 # KILN_MLP_PEER: a script that measures the MLP's steps in place of peers_gpu.py; it gets the argument mlp.
 set -uo pipefail
@@ -26,7 +26,7 @@ shift $((OPTIND - 1))
 bin=$(cd "$1" && pwd)
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(memory matmul launch steps epoch train start)
+[ ${#parts[@]} -gt 0 ] || parts=(train epoch steps memory matmul start launch)
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpu-bench-XXXXXX") || exit 2
 trap 'rm -rf "$work"' EXIT
@@ -88,7 +88,7 @@ part_steps() {
     KILN_TF32=1 ours 60 kiln_bench_step mlp odd lenet
     if [ -n "${KILN_MLP_PEER:-}" ]; then
         limited 110 "$python" "$KILN_MLP_PEER" mlp
-        peer 90 peers_gpu.py odd lenet
+        peer 75 peers_gpu.py odd lenet
     else
         peer 120 peers_gpu.py mlp odd lenet
     fi

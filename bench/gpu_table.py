@@ -44,8 +44,7 @@ def steps(results):
         mine = own.get((r["work"], r["batch"], precision(r["peer"])))
         kiln = r["peer"].startswith("kiln")
         rows.append((r["work"], r["batch"], f"**{r['peer']}**" if kiln else r["peer"], number(r["us"], 1),
-                     "" if kiln or not mine else number(r["us"] / mine, 2), number(r.get("first_ms"), 1),
-                     r.get("kernels", "")))
+                     "" if kiln or not mine else number(r["us"] / mine, 2), r.get("kernels", "")))
     return rows
 
 
@@ -78,7 +77,7 @@ def main():
           ("kernels", "µs a step", "of the host", "graph, µs", "times the graph"),
           [(r["kernels"], number(r["us"], 2), number(r["host_us"], 2), number(r["graph_us"], 2), number(r["times_graph"], 2))
            for r in results if "times_graph" in r])
-    table("Training steps, data on the GPU", ("network", "batch", "by", "µs a step", "times Kiln", "first step, ms", "kernels"),
+    table("Training steps, data on the GPU", ("network", "batch", "by", "µs a step", "times Kiln", "kernels"),
           steps(results))
     table("Epochs as people write them: loading, shuffled", ("work", "batch", "by", "workers", "samples/s", "Kiln's best is"),
           epochs(results))
