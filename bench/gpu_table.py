@@ -58,7 +58,7 @@ def epochs(results):
 def starts(results):
     seconds = {}
     for r in results:
-        if r["work"] == "start":
+        if r.get("work") == "start":
             seconds.setdefault(r["peer"], []).append(r["seconds"])
     return [(peer, number(statistics.median(s), 3), len(s)) for peer, s in seconds.items()]
 

@@ -1,7 +1,7 @@
 /* Training steps without loading, the data already on the device: zero_grad, forward, cross-entropy, backward, Adam.
  * Microseconds a step, the median of five rounds; one JSON object a line, beside peers.py's. On the CPU rounds take
- * 0.8 s after ten steps to warm up; elsewhere 0.4 s after half a second, and what would be compiled in the background is
- * waited for (KILN_CUDA_JIT=wait), so first_ms has that in it. A round ends when the device has done all of it.
+ * 0.8 s after ten steps to warm up; elsewhere 0.4 s after half a second, and what would be compiled in the background
+ * is waited for (KILN_CUDA_JIT=wait), so first_ms has that in it. A round ends when the device has done all of it.
  *
  * usage: kiln_bench_step [--device cuda] [mlp] [odd] [lenet] [gpt2] [lstm]      KILN_TF32=1: products in TF32 */
 #include "bench.h"

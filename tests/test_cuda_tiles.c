@@ -54,11 +54,11 @@ static void test_tensor_cores_are_asked_for(void **state)
 static void test_long_products_are_cut(void **state)
 {
     (void)state;
-    kiln_cuda_extent e = {256, 784, 8192, 1, true};
+    kiln_cuda_extent e = {128, 256, 4096, 1, true};
     kiln_cuda_tiling t;
     assert_true(kiln_cuda_tiling_of(e, &t));
     assert_true(t.cuts > 1 && t.tiles <= KILN_CUDA_TILE_BLOCKS && t.tiles > KILN_CUDA_TILE_BLOCKS / 2);
-    assert_int_equal(kiln_cuda_tiling_partials(&t, e), (size_t)t.cuts * 256 * 784 * sizeof(float));
+    assert_int_equal(kiln_cuda_tiling_partials(&t, e), (size_t)t.cuts * 128 * 256 * sizeof(float));
     assert_true(!kiln_cuda_tiling_within(e, t.tiles, &t) || t.cuts == 1);
 }
 
@@ -93,6 +93,8 @@ static void test_what_is_left_to_the_library(void **state)
     kiln_cuda_tiling t;
     static const kiln_cuda_extent taken = {32, 256, 784, 1, false}, left[] = {{1024, 1024, 1024, 1, false}, /* large */
                                                                               {8192, 8192, 1024, 1, true},
+                                                                              {1024, 1024, 1024, 1, true},
+                                                                              {8192, 256, 784, 1, true},
                                                                               {4, 4, 1 << 21, 1, false}, /* long */
                                                                               {32, 32, 0, 1, true}, /* nothing to sum */
                                                                               {INT64_MAX, INT64_MAX, 8, 1, true}};

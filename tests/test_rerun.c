@@ -420,7 +420,7 @@ static bool tighten(run *r, int64_t step)
     kiln_memory_stats stats;
     (void)r;
     if (step == 30 && kiln_memory_get_stats(kiln_default_device(), &stats))
-        kiln_memory_set_limit(kiln_default_device(), stats.in_use + 64);
+        kiln_memory_set_limit(kiln_default_device(), stats.in_use + stats.overhead + 64);
     return true;
 }
 

@@ -202,12 +202,13 @@ void kiln_cuda_say_program(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kil
     say_fetching(&w);
     say_computing(&w, name.product ? "const float *head" : "uint64_t *x");
     if (name.product) /* a product's cells may be of none */
-        say(&w, "    __device__ __forceinline__ fetched fetch(int64_t i, int n) const\n    {\n"
-                "        if (n >= N)\n            return load(i, N);\n"
-                "        return !whole && n > 0 ? load(i, n) : fetched{};\n    }\n"
-                "    __device__ __forceinline__ void elements(int64_t i, int n, const float *head, const fetched &f) const"
-                "\n    {\n        if (n >= N)\n            compute(i, N, head, f);\n        else if (!whole && n > 0)\n"
-                "            compute(i, n, head, f);\n    }\n};\n");
+        say(&w,
+            "    __device__ __forceinline__ fetched fetch(int64_t i, int n) const\n    {\n"
+            "        if (n >= N)\n            return load(i, N);\n"
+            "        return !whole && n > 0 ? load(i, n) : fetched{};\n    }\n"
+            "    __device__ __forceinline__ void elements(int64_t i, int n, const float *head, const fetched &f) const"
+            "\n    {\n        if (n >= N)\n            compute(i, N, head, f);\n        else if (!whole && n > 0)\n"
+            "            compute(i, n, head, f);\n    }\n};\n");
     else
         say(&w, "    __device__ __forceinline__ void elements(int64_t i, int n, uint64_t *x) const\n    {\n"
                 "        if (whole || n == N)\n            compute(i, N, x, load(i, N));\n        else\n"

@@ -11,7 +11,7 @@ enum {
     /* Beyond this estimate, in nanoseconds, the library does better: k is long and the result small, or there is much
      * to do without tensor cores. */
     MOST_TIME = 9000,
-    MOST_TENSOR_TIME = 60000,
+    MOST_TENSOR_TIME = 15000,
     /* Nanoseconds of a wave that joins cuts and of what their tiles take from other products, and bytes of partial sums
      * that are written and read in one. */
     JOIN = 5000,

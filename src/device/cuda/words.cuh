@@ -161,10 +161,28 @@ KILN_PW_INLINE cell<true> widen_all(int dtype, const void *data, int64_t at, cel
     return c;
 }
 
+/* Stores that stay one each: compilers make several of a vector whose elements are there at different times, as those of
+ * a long computation are, and memory then takes twice as long. */
+KILN_PW_INLINE void store_at_once(uint32_t *to, uint4 x)
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
+KILN_PW_INLINE void store_at_once(void *to, uint2 x)
+{
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(x.x), "r"(x.y) : "memory");
+}
+
+KILN_PW_INLINE void store_at_once(uint64_t *to, ulonglong2 x)
+{
+    asm volatile("st.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(x.x), "l"(x.y) : "memory");
+}
+
 KILN_PW_INLINE void narrow_all(int dtype, void *data, int64_t at, const cell<false> &c)
 {
     if (dtype == KILN_F32)
-        *(uint4 *)((uint32_t *)data + at) = make_uint4(c.w[0], c.w[1], c.w[2], c.w[3]);
+        store_at_once((uint32_t *)data + at, make_uint4(c.w[0], c.w[1], c.w[2], c.w[3]));
     else if (dtype == KILN_BOOL) {
         uint32_t x = 0;
         for (int v = 0; v < 4; v++)
@@ -176,16 +194,16 @@ KILN_PW_INLINE void narrow_all(int dtype, void *data, int64_t at, const cell<fal
             float f = as<float>(c.w[v]);
             x[v / 2] |= (uint32_t)(dtype == KILN_F16 ? kiln_to_f16(f) : kiln_to_bf16(f)) << 16 * (v & 1);
         }
-        *(uint2 *)((uint16_t *)data + at) = make_uint2(x[0], x[1]);
+        store_at_once((uint16_t *)data + at, make_uint2(x[0], x[1]));
     }
 }
 
 KILN_PW_INLINE void narrow_all(int dtype, void *data, int64_t at, const cell<true> &c)
 {
     if (dtype == KILN_F64 || dtype == KILN_I64)
-        *(ulonglong2 *)((uint64_t *)data + at) = make_ulonglong2(c.w[0], c.w[1]);
+        store_at_once((uint64_t *)data + at, make_ulonglong2(c.w[0], c.w[1]));
     else if (dtype == KILN_F32 || dtype == KILN_I32)
-        *(uint2 *)((uint32_t *)data + at) = make_uint2((uint32_t)c.w[0], (uint32_t)c.w[1]);
+        store_at_once((uint32_t *)data + at, make_uint2((uint32_t)c.w[0], (uint32_t)c.w[1]));
     else
         for (int v = 0; v < 2; v++)
             narrow<uint64_t>(dtype, data, at + v, c.w[v]);
