@@ -132,9 +132,7 @@ int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t 
 int64_t kiln_cuda_part_units(const kiln_cuda_chain *chain, int64_t part);
 int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part);
 
-/* For a product so tiled: how long one tile takes, and what is left of the tiling's time for joining cuts. */
-int64_t kiln_cuda_tile_time(const kiln_cuda_step *product, const kiln_cuda_tiling *t);
-int64_t kiln_cuda_join_time(const kiln_cuda_step *product, const kiln_cuda_tiling *t);
+int64_t kiln_cuda_tile_time(const kiln_cuda_tiling *t);
 
 /* Of all parts together. */
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);

@@ -96,9 +96,9 @@ static void try_cuts(const kiln_cuda_step *s, int32_t cuts, int64_t most, kiln_c
     const kiln_cuda_extent one = {e.m, e.n, KILN_CUDA_TILE_CUT(e.k, (int64_t)cuts), e.matrices * cuts, e.tf32};
     kiln_cuda_tiling t;
     for (int64_t tiles = best->tiles; tiles > 1 && kiln_cuda_tiling_within(one, tiles - 1, &t); tiles = t.tiles)
-        if (kiln_cuda_tile_time(s, &t) <= most) {
+        if (kiln_cuda_tile_time(&t) <= most) {
             *best = kiln_cuda_tiling_with(t.rows, t.cols, t.slices, cuts, e);
-            best->nanoseconds = t.nanoseconds + kiln_cuda_join_time(s, best);
+            best->nanoseconds = t.nanoseconds + best->joining;
         }
 }
 

@@ -70,6 +70,7 @@ kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slice
     t.down = times(e.m, rows);
     t.tiles = t.across * t.down * e.matrices * cuts;
     t.shared = shared_floats(rows, cols, slices, KILN_CUDA_TILE_CUT(e.k, cuts)) * sizeof(float);
+    t.joining = cuts > 1 ? JOIN + 2 * (int64_t)kiln_cuda_tiling_partials(&t, e) / JOINED : 0;
     return t;
 }
 
@@ -81,9 +82,8 @@ size_t kiln_cuda_tiling_partials(const kiln_cuda_tiling *t, kiln_cuda_extent e)
 /* About how long the product takes, in nanoseconds: how often every block makes a tile, and joining cuts … */
 static int64_t time_of(const tile *one, const kiln_cuda_tiling *t, kiln_cuda_extent e)
 {
-    int64_t k = KILN_CUDA_TILE_CUT(e.k, t->cuts), moved = 2 * (int64_t)kiln_cuda_tiling_partials(t, e);
-    return times(t->tiles, KILN_CUDA_TILE_BLOCKS) * (one->start + k * one->step / 1000) +
-           (t->cuts > 1 ? JOIN + moved / JOINED : 0);
+    int64_t k = KILN_CUDA_TILE_CUT(e.k, t->cuts);
+    return times(t->tiles, KILN_CUDA_TILE_BLOCKS) * (one->start + k * one->step / 1000) + t->joining;
 }
 
 /* As many cuts as there are blocks for; fewer where some would have nothing to do. */

@@ -86,7 +86,8 @@ typedef struct kiln_cuda_tiling {
     int32_t cuts;                /* of k, likewise, by different blocks */
     int64_t across, down, tiles; /* in a row of tiles, in a column of tiles, in all cuts of all matrices */
     size_t shared;               /* bytes of shared memory a block needs */
-    int64_t nanoseconds;         /* that it takes, about */
+    int64_t nanoseconds;         /* that it takes, about … */
+    int64_t joining;             /* … of which to join cuts */
 } kiln_cuda_tiling;
 
 /* How many matrices the tiles are of. */

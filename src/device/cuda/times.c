@@ -4,13 +4,11 @@
 #include "device/cuda/chain.h"
 
 enum {
-    TINY_TIME = 600,         /* nanoseconds of a step that moves little */
-    FOLD_TIME = 1200,        /* and of one that folds results by shared memory */
-    STORE_TIME = 300,        /* and of each store of a group */
-    LITTLE = 32 * 1024,      /* bytes that a block moves in that time … */
-    BYTES_A_NANOSECOND = 30, /* … and of those beyond */
-    JOIN_TIME = 5000, /* what tile.c has in its estimates for joining cuts, which is a step of its own here, … */
-    JOINED = 2000     /* … and bytes of their sums that are moved in a nanosecond */
+    TINY_TIME = 600,        /* nanoseconds of a step that moves little */
+    FOLD_TIME = 1200,       /* and of one that folds results by shared memory */
+    STORE_TIME = 300,       /* and of each store of a group */
+    LITTLE = 32 * 1024,     /* bytes that a block moves in that time … */
+    BYTES_A_NANOSECOND = 30 /* … and of those beyond */
 };
 
 /* ---- Steps ---- */
@@ -43,23 +41,16 @@ int64_t kiln_cuda_step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *
 
 /* ---- Units ---- */
 
-int64_t kiln_cuda_join_time(const kiln_cuda_step *s, const kiln_cuda_tiling *t)
-{
-    size_t partials = kiln_cuda_tiling_partials(t, kiln_cuda_extent_of(&s->product, t, s->tf32));
-    return t->cuts > 1 ? JOIN_TIME + 2 * (int64_t)partials / JOINED : 0;
-}
-
-int64_t kiln_cuda_tile_time(const kiln_cuda_step *s, const kiln_cuda_tiling *t)
+int64_t kiln_cuda_tile_time(const kiln_cuda_tiling *t)
 {
     int64_t rounds = (t->tiles + KILN_CUDA_TILE_BLOCKS - 1) / KILN_CUDA_TILE_BLOCKS;
-    int64_t all = t->nanoseconds - kiln_cuda_join_time(s, t);
-    return all > 0 ? all / rounds : 0;
+    return (t->nanoseconds - t->joining) / rounds;
 }
 
 /* Tiles of cuts hand nothing to a group. */
 static int64_t product_time(const kiln_cuda_step *s)
 {
-    return kiln_cuda_tile_time(s, &s->tiling) + (s->tiling.cuts == 1 ? store_time(s) : 0);
+    return kiln_cuda_tile_time(&s->tiling) + (s->tiling.cuts == 1 ? store_time(s) : 0);
 }
 
 static int64_t unit_time(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
