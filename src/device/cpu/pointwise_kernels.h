@@ -20,6 +20,7 @@
 #define K(x)              K_(CLASS, x)
 #define K_(cls, x)        K__(cls, x)
 #define K__(cls, x)       kiln_##cls##_##x
+#define k_div(a, b)       ((a) / (b))
 #define k_abs             K(abs)
 #define k_isnan           K(isnan)
 #define k_floor           K(floor)

@@ -41,7 +41,6 @@ typedef unsigned long uint64_t;
         return called(x, y);                                                                                           \
     }
 KILN_BOTH1(KILN_PW_INLINE, abs, fabs)
-KILN_BOTH1(KILN_PW_INLINE, sqrt, sqrt)
 KILN_BOTH1(KILN_PW_INLINE, floor, floor)
 KILN_BOTH1(KILN_PW_INLINE, ceil, ceil)
 KILN_BOTH1(KILN_PW_INLINE, trunc, trunc)
@@ -71,6 +70,36 @@ KILN_BOTH2(KILN_PW_CALL, fmod, fmod)
 KILN_BOTH2(KILN_PW_CALL, pow, pow)
 KILN_BOTH2(KILN_PW_CALL, atan2, atan2)
 KILN_BOTH2(KILN_PW_CALL, hypot, hypot)
+
+/* Roots and quotients as IEEE 754 has them, like those of the language, which call a slow function where any thread of a
+ * warp has a 0: an optimizer does, for each weight whose gradient is 0 all along. */
+KILN_PW_INLINE float k_sqrt(float x)
+{
+    const bool small = x < 0x1p-100f; /* what is left of a remainder would be lost */
+    const float s = small ? x * 0x1p64f : x;
+    float r;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(s));
+    const float g = __fmul_rn(s, r);
+    const float y = __fmaf_rn(__fmaf_rn(-g, g, s), __fmul_rn(r, 0.5f), g);
+    return s == 0 || s == __int_as_float(0x7f800000) ? x : small ? y * 0x1p-32f : y;
+}
+
+KILN_PW_INLINE double k_sqrt(double x)
+{
+    return sqrt(x);
+}
+
+KILN_PW_INLINE float k_div(float a, float b)
+{
+    const bool zero = a == 0;
+    const float q = (zero ? 0x1p-30f : a) / b; /* neither 0 nor infinite but where b is infinite or 0 */
+    return zero ? a * q : q;
+}
+
+KILN_PW_INLINE double k_div(double a, double b)
+{
+    return a / b;
+}
 
 KILN_PW_INLINE bool k_isnan(float x)
 {
