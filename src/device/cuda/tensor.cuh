@@ -1,9 +1,9 @@
 /* Tiles of f32 products by tensor cores, operands rounded to TF32. A warp makes 32 · 32 elements of a slice, of the
- * largest tiles 64 · 32, for which it reads a quarter less from shared memory; all threads together copy operands to shared memory, a few stages ahead, of which every slice takes its part along k. A panel lies
- * there as in global memory, line by line where k has stride 1, else k by k, so that whole lines of the cache are
- * copied; fours of elements change places within 128 bytes such that the threads of a warp read from different banks.
- * What lies beyond the end of k is 0; lines beyond the edge are never written, and only get into elements that nobody
- * looks at. */
+ * largest tiles 64 · 32, for which it reads a quarter less from shared memory. All threads together copy operands there,
+ * a few stages ahead, of which every slice takes its part along k. A panel lies there as in global memory, line by line
+ * where k has stride 1, else k by k, so that whole lines of the cache are copied; fours of elements change places within
+ * 128 bytes such that the threads of a warp read from different banks. What lies beyond the end of k is 0; lines beyond
+ * the edge are never written, and only get into elements that nobody looks at. */
 #ifndef KILN_CUDA_TENSOR_CUH
 #define KILN_CUDA_TENSOR_CUH
 
