@@ -123,12 +123,13 @@ KILN_PW_INLINE void put(const kiln_cuda_reduction &r, int64_t outer, int64_t chu
 /* The value of the first r.lanes threads of a block, in thread 0. */
 KILN_PW_INLINE uint64_t fold_block(const kiln_cuda_reduction &r, uint64_t x, uint64_t *warps)
 {
+    const int thread = (int)threadIdx.x;
     x = fold_lanes(r, x, 32);
     __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        warps[threadIdx.x / 32] = x;
+    if (thread % 32 == 0)
+        warps[thread / 32] = x;
     __syncthreads();
-    if (threadIdx.x == 0)
+    if (thread == 0)
         for (int w = 1; w < r.lanes / 32; w++)
             x = fold_two(r.cls, r.fold, x, warps[w]);
     return x;
@@ -137,11 +138,12 @@ KILN_PW_INLINE uint64_t fold_block(const kiln_cuda_reduction &r, uint64_t x, uin
 /* r.lanes threads, up to a warp, share a short row; a whole block shares a chunk of a long one. */
 template <typename M> KILN_PW_INLINE void rows(const kiln_cuda_reduction &r, const M &m, seat s)
 {
-    int lane = (int)threadIdx.x % r.lanes, at_once = r.lanes > 32 ? 1 : (int)blockDim.x / r.lanes;
-    bool works = (int)threadIdx.x < at_once * r.lanes;
+    const int thread = (int)threadIdx.x, lane = thread % r.lanes;
+    const int at_once = r.lanes > 32 ? 1 : (int)blockDim.x / r.lanes;
+    bool works = thread < at_once * r.lanes;
     const turns t = turns_of(s, r.outer * r.chunks, at_once);
     for (int64_t first = t.first; first < t.end; first += t.step) {
-        int64_t task = first + threadIdx.x / r.lanes, row = task / r.chunks, chunk = task % r.chunks;
+        int64_t task = first + thread / r.lanes, row = task / r.chunks, chunk = task % r.chunks;
         int64_t start = chunk * r.chunk, end = start + r.chunk < r.reduced ? start + r.chunk : r.reduced;
         uint64_t acc[4];
         for (int v = 0; v < 4; v++)
@@ -165,7 +167,7 @@ template <typename M> KILN_PW_INLINE void rows(const kiln_cuda_reduction &r, con
 template <typename M> KILN_PW_INLINE void columns(const kiln_cuda_reduction &r, const M &m, seat s)
 {
     const int next = r.threads; /* from the first of a thread's four to the second */
-    int team = (int)threadIdx.x / r.threads, rank = (int)threadIdx.x % r.threads;
+    const int thread = (int)threadIdx.x, team = thread / r.threads, rank = thread % r.threads;
     int lane = rank % r.lanes, line = rank / r.lanes, lines = r.threads / r.lanes;
     uint64_t *partial = m.scratch + team * 4 * r.threads + rank;
     int64_t blocks = (r.inner + 4 * r.lanes - 1) / (4 * r.lanes);
@@ -208,7 +210,8 @@ KILN_PW_INLINE void combine(const kiln_cuda_reduction &r, uint64_t *partial, sea
     int lanes = 1;
     while (lanes < r.inner && lanes < KILN_CUDA_COMBINED)
         lanes *= 2;
-    int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes, lines = KILN_CUDA_COMBINE / lanes;
+    const int thread = (int)threadIdx.x;
+    int lane = thread % lanes, line = thread / lanes, lines = KILN_CUDA_COMBINE / lanes;
     int64_t blocks = (r.inner + lanes - 1) / lanes;
     const turns t = turns_of(s, r.outer * blocks, 1);
     for (int64_t task = t.first; task < t.end; task += t.step) {
@@ -221,11 +224,11 @@ KILN_PW_INLINE void combine(const kiln_cuda_reduction &r, uint64_t *partial, sea
                 x = fold_two(r.cls, r.fold, x, from[c * r.inner]);
         __syncthreads();
         if (line < lines)
-            partial[threadIdx.x] = x;
+            partial[thread] = x;
         for (int half = lines / 2; half > 0; half /= 2) {
             __syncthreads();
             if (line < half)
-                partial[threadIdx.x] = x = fold_two(r.cls, r.fold, x, partial[threadIdx.x + half * lanes]);
+                partial[thread] = x = fold_two(r.cls, r.fold, x, partial[thread + half * lanes]);
         }
         if (line == 0 && column < r.inner)
             narrow(r.dtype, r.to, outer * r.inner + column, x);

@@ -4,13 +4,31 @@
 #ifndef KILN_CUDA_WALK_CUH
 #define KILN_CUDA_WALK_CUH
 
+#include "device/cuda/pointwise.cuh"
+#include "device/cuda/walk.h"
+
+/* A thread's number, asked for anew wherever it is used: a chain goes through its waves once a run, and compilers would
+ * compute before the first one what follows from a number that never changes, for all steps, and keep it in registers
+ * that the tiles then lack. */
+struct kiln_cuda_number {
+    unsigned x;
+};
+
+KILN_PW_INLINE kiln_cuda_number kiln_cuda_thread()
+{
+    kiln_cuda_number n;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(n.x));
+    __builtin_assume(n.x < KILN_CUDA_WALK_THREADS);
+    return n;
+}
+#define threadIdx kiln_cuda_thread()
+
 #include "device/cuda/fold.cuh"
 #include "device/cuda/halves.cuh"
 #include "device/cuda/picks.cuh"
 #include "device/cuda/samples.cuh"
 #include "device/cuda/softmax.cuh"
 #include "device/cuda/tile.cuh"
-#include "device/cuda/walk.h"
 
 /* Waits for what was launched before, where it was launched without waiting itself; the next one can come as near from
  * now on. True when an earlier run was stopped and this one must write no slot. */
