@@ -14,7 +14,7 @@ KILN_PLUGIN_API void *kiln_fail(kiln_code code, const char *operation, const cha
 KILN_PLUGIN_API void *kiln_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Keeps something worth saying that is no error, for kiln_next_notice. */
-void kiln_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
+KILN_PLUGIN_API void kiln_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* A buffer of KILN_TEXT bytes for a piece of a message; the next calls of the thread return others, in turn. */
 enum { KILN_TEXT = 200 };
