@@ -1,5 +1,5 @@
-/* Products large enough for a library, and what it may be asked to do at their end: a bias, a relu, both, to a new
- * tensor and to one that is there already. Compared with the same numbers multiplied in f32 on the CPU. */
+/* Products large enough for a library, and what it may be asked to do beside: a bias, a relu, both, to a new tensor and
+ * to one that is there already; the sum of an operand. Compared with the same numbers multiplied in f32 on the CPU. */
 #include "support/core.h"
 
 /* ctest: name=tf32 env=KILN_TF32=1 */
@@ -83,8 +83,127 @@ static void test_ends(void **state)
         }
 }
 
+/* ---- Gradients of a layer: a bias's is the sum of what its weight's is a product with ---- */
+
+enum { ROWS = 512, INNER = 256, OUTER = 768, WIDTH = 1024, GRADS = WIDTH * OUTER };
+
+typedef struct layer {
+    bool inputs_first; /* the weight is [in, out], else [out, in] */
+    bool sum_last;
+    int64_t images; /* rows are of two dims, so many of them */
+    bool used;      /* the sum is needed before the product */
+} layer;
+
+static void differentiate(const layer *l, kiln_dtype dtype, bool reference, float *gw, float *gb)
+{
+    kiln_tensor *x = operand(4, dtype, KILN_SHAPE(ROWS, OUTER)), *g = operand(5, dtype, KILN_SHAPE(ROWS, INNER));
+    kiln_tensor *w = operand(6, dtype, KILN_SHAPE(INNER, WIDTH)), *kept[3] = {0};
+    if (reference) {
+        x = kiln_cast(x, KILN_F32);
+        g = kiln_cast(g, KILN_F32);
+        w = kiln_cast(w, KILN_F32);
+    }
+    kiln_step {
+        kiln_tensor *gy = kiln_matmul(g, w), *sum = NULL, *product;
+        kiln_tensor *y = l->images ? kiln_reshape(gy, KILN_SHAPE(l->images, ROWS / l->images, WIDTH)) : gy;
+        if (!l->sum_last)
+            sum = l->images ? kiln_sum(y, KILN_SHAPE(0, 1), false) : kiln_sum(y, KILN_SHAPE(0), false);
+        if (l->used)
+            kept[2] = kiln_keep(kiln_matmul(kiln_add(gy, sum), kiln_transpose(w, 0, 1)));
+        product = l->inputs_first ? kiln_matmul(kiln_transpose(x, 0, 1), gy) : kiln_matmul(kiln_transpose(gy, 0, 1), x);
+        if (l->sum_last)
+            sum = l->images ? kiln_sum(y, KILN_SHAPE(0, 1), false) : kiln_sum(y, KILN_SHAPE(0), false);
+        kept[0] = kiln_keep(product);
+        kept[1] = kiln_keep(sum);
+    }
+    assert_true(kiln_read(kiln_cast(kept[0], KILN_F32), gw, GRADS * sizeof *gw));
+    assert_true(kiln_read(kiln_cast(kept[1], KILN_F32), gb, WIDTH * sizeof *gb));
+    for (int i = 0; i < 3; i++)
+        kiln_release(kept[i]);
+}
+
+/* Within `part` of the largest. */
+static void assert_gradients(const char *what, const layer *l, kiln_dtype dtype, const float *got, const float *want,
+                             int64_t n, float part)
+{
+    float most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fmaxf(most, fabsf(want[i]));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabsf(got[i] - want[i]) <= part * most))
+            fail_msg("%s, inputs first %d, sum last %d, images %lld, used %d: %s [%lld] is %.9g instead of %.9g",
+                     kiln_dtype_name(dtype), l->inputs_first, l->sum_last, (long long)l->images, l->used, what,
+                     (long long)i, got[i], want[i]);
+}
+
+static void compare_gradients(const layer *l, kiln_dtype dtype)
+{
+    static float got[GRADS + WIDTH], want[GRADS + WIDTH], again[GRADS + WIDTH];
+    kiln_scope
+        differentiate(l, dtype, false, got, got + GRADS);
+    kiln_scope
+        differentiate(l, dtype, false, again, again + GRADS);
+    kiln_on_device (KILN_CPU)
+        kiln_scope
+            differentiate(l, dtype, true, want, want + GRADS);
+    assert_memory_equal(got, again, sizeof got);
+    float part = dtype == KILN_BF16 ? 1 / 128.0f : dtype == KILN_F16 || kiln_get_tf32() ? 1 / 1024.0f : 1e-5f;
+    assert_gradients("the weight's", l, dtype, got, want, GRADS, part);
+    assert_gradients("the bias's", l, dtype, got + GRADS, want + GRADS, WIDTH, part);
+}
+
+static void test_gradients(void **state)
+{
+    (void)state;
+    static const kiln_dtype dtypes[] = {KILN_F32, KILN_F16, KILN_BF16};
+    static const layer layers[] = {{0},
+                                   {.inputs_first = true},
+                                   {.sum_last = true},
+                                   {.inputs_first = true, .sum_last = true, .images = 4},
+                                   {.used = true}};
+    for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+            compare_gradients(&layers[i], dtypes[t]);
+}
+
+/* A step as it is trained: gradients are clipped, so that they are all there before anything is updated. */
+static void train(float *weights)
+{
+    kiln_tensor *x = operand(7, KILN_F32, KILN_SHAPE(ROWS, OUTER)), *y = operand(8, KILN_F32, KILN_SHAPE(ROWS, INNER));
+    kiln_manual_seed(9);
+    kiln_module *m = kiln_nn_sequential(kiln_nn_linear(OUTER, WIDTH), kiln_nn_relu(), kiln_nn_linear(WIDTH, INNER));
+    kiln_params p = kiln_parameters(m);
+    kiln_optim *sgd = kiln_optim_sgd(p, .lr = 1);
+    for (int i = 0; i < 2; i++)
+        kiln_step {
+            kiln_zero_grad(sgd);
+            kiln_backward(kiln_mse_loss(kiln_forward(m, x), y, KILN_MEAN));
+            kiln_clip_grad_norm(p, 1);
+            kiln_optim_step(sgd);
+        }
+    for (int64_t i = 0; i < p.count; weights += kiln_numel(p.tensors[i++]))
+        assert_true(kiln_read(p.tensors[i], weights, (size_t)kiln_numel(p.tensors[i]) * sizeof *weights));
+    kiln_optim_free(sgd);
+    kiln_module_free(m);
+}
+
+static void test_training(void **state)
+{
+    (void)state;
+    enum { WEIGHTS = OUTER * WIDTH + WIDTH + WIDTH * INNER + INNER };
+    static float got[WEIGHTS], want[WEIGHTS];
+    kiln_scope
+        train(got);
+    kiln_on_device (KILN_CPU)
+        kiln_scope
+            train(want);
+    for (int64_t i = 0; i < WEIGHTS; i++)
+        if (!(fabsf(got[i] - want[i]) <= (kiln_get_tf32() ? 1e-4f : 1e-6f)))
+            fail_msg("weight %lld is %.9g instead of %.9g", (long long)i, got[i], want[i]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {core_test(test_ends)};
+    const struct CMUnitTest tests[] = {core_test(test_ends), core_test(test_gradients), core_test(test_training)};
     return CORE_MAIN(tests);
 }

@@ -70,6 +70,10 @@ size_t kiln_cuda_group_workspace(const kiln_cuda_device *d, const kiln_group *g)
 bool kiln_cuda_matmul_launch(const kiln_cuda_call *c);
 size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c);
 
+/* Whether the product of a call that has been given a sum (sums.h) can make it: the call has a plan. False with an
+ * error. */
+bool kiln_cuda_matmul_can_sum(const kiln_cuda_call *c, bool *can);
+
 /* The address of an operand of a group. */
 static inline void *kiln_cuda_address(const kiln_cuda_call *c, const kiln_operand *o)
 {

@@ -20,7 +20,7 @@ typedef struct search {
     int64_t nchecks;
     uint64_t *before; /* by kernel: a bit for each kernel it waits for, directly or not; NULL in long plans */
     int64_t words;
-    int32_t sought; /* a buffer, for kiln_cuda_touches */
+    int32_t sought; /* a buffer, for kiln_cuda_touches and kiln_cuda_writes */
     bool found, failed;
 } search;
 
@@ -91,12 +91,28 @@ static void compare(search *s, int32_t buffer, bool writes)
     s->found |= buffer >= 0 && kiln_cuda_share_memory(s->plan, buffer, s->sought);
 }
 
-bool kiln_cuda_touches(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer)
+static void compare_writes(search *s, int32_t buffer, bool writes)
+{
+    if (writes)
+        compare(s, buffer, writes);
+}
+
+static bool meets(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer, visit f)
 {
     search s = {.plan = plan, .sought = buffer};
     if (buffer >= 0)
-        each_access(&s, k, compare);
+        each_access(&s, k, f);
     return s.found;
+}
+
+bool kiln_cuda_touches(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer)
+{
+    return meets(plan, k, buffer, compare);
+}
+
+bool kiln_cuda_writes(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer)
+{
+    return meets(plan, k, buffer, compare_writes);
 }
 
 /* ---- Waiting ---- */

@@ -15,9 +15,10 @@ typedef struct kiln_cuda_waits {
 bool kiln_cuda_find_waits(kiln_cuda_waits *w, const kiln_plan *plan);
 void kiln_cuda_free_waits(kiln_cuda_waits *w);
 
-/* Whether two buffers of a plan have memory in common; whether a kernel touches any of a buffer's. */
+/* Whether two buffers of a plan have memory in common; whether a kernel touches any of a buffer's, or writes to it. */
 bool kiln_cuda_share_memory(const kiln_plan *plan, int32_t a, int32_t b);
 bool kiln_cuda_touches(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer);
+bool kiln_cuda_writes(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer);
 
 /* Whether a kernel writes to a slot: to memory that outlives the step, which a fault must keep it from. */
 bool kiln_cuda_writes_slot(const kiln_plan *plan, const kiln_kernel *k);

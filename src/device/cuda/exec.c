@@ -8,6 +8,7 @@
 #include "device/cuda/codegen.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/pending.h"
+#include "device/cuda/sums.h"
 
 /* ---- Parts ---- */
 
@@ -105,6 +106,7 @@ void kiln_cuda_dispose(void *dev, void *p)
     kiln_free(e->parts);
     kiln_free(e->part_of);
     kiln_cuda_free_waits(&e->waits);
+    kiln_cuda_free_joined(e->joined);
     kiln_free(e);
 }
 
@@ -129,8 +131,9 @@ void *kiln_cuda_lower(void *dev, const kiln_plan *plan)
     kiln_cuda_exec *e = kiln_cuda_enter(d) ? kiln_alloc_zero(1, sizeof *e) : NULL;
     if (!e)
         return NULL;
-    e->plan = plan;
-    if (make_parts(d, e) && make_memory(d, e))
+    bool ok = kiln_cuda_join_sums(d, plan, &e->joined);
+    e->plan = e->joined ? e->joined : plan;
+    if (ok && make_parts(d, e) && make_memory(d, e))
         return e;
     kiln_cuda_dispose(d, e);
     return NULL;

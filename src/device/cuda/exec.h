@@ -49,7 +49,8 @@ typedef struct kiln_cuda_graph { /* of one set of addresses */
 enum { KILN_CUDA_GRAPHS = 8 };
 
 typedef struct kiln_cuda_exec {
-    const kiln_plan *plan;
+    const kiln_plan *plan; /* as it was given, or … */
+    kiln_plan *joined;     /* … with sums that products make (sums.h); NULL: it has none */
     kiln_cuda_waits waits;
     kiln_cuda_part *parts;
     int64_t nparts;

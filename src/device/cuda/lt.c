@@ -9,13 +9,13 @@
 #include "device/cuda/epilogue.h"
 #include "device/cuda/library.h"
 #include "device/cuda/memory.h"
+#include "device/cuda/sums.h"
 
 #define TEXT_(x)  #x
 #define TEXT(x)   TEXT_(x)
 #define FILE_NAME "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
 
 enum { KEPT = 4096, CHOICES = 4 };
-static const size_t most_bytes = (size_t)32 << 20; /* of scratch: what NVIDIA advises for Hopper */
 
 typedef struct choice {
     kiln_cuda_product product;
@@ -137,18 +137,21 @@ static bool describe_matrix(const struct kiln_cuda_lt *lt, cublasLtMatrixLayoutO
                CUBLAS_STATUS_SUCCESS;
 }
 
-/* What the library does at the end. Its columns are our rows, so a bias lies along them as it wants it. */
-static bool describe_end(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, const void *bias, call *x)
+/* What the library does beside. Its columns are our rows, so a bias lies along them as it wants it; its A is our b. */
+static bool describe_end(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, const void *vector, call *x)
 {
-    uint32_t end = p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    uint32_t end = p->bias                        ? CUBLASLT_EPILOGUE_BIAS
+                   : p->sum == KILN_CUDA_SUM_OF_A ? CUBLASLT_EPILOGUE_BGRADB
+                   : p->sum == KILN_CUDA_SUM_OF_B ? CUBLASLT_EPILOGUE_BGRADA
+                                                  : CUBLASLT_EPILOGUE_DEFAULT;
     return lt->operation_set(&x->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end) == CUBLAS_STATUS_SUCCESS &&
-           (!p->bias || lt->operation_set(&x->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias) ==
-                            CUBLAS_STATUS_SUCCESS);
+           ((!p->bias && !p->sum) || lt->operation_set(&x->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector,
+                                                       sizeof vector) == CUBLAS_STATUS_SUCCESS);
 }
 
 /* The library counts along columns first: to it our c is cᵀ = bᵀ · aᵀ, an operand without gaps along its last dim lies
  * as its transpose already does, a turned one has to be transposed. */
-static bool describe(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, const void *bias, call *x)
+static bool describe(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, const void *vector, call *x)
 {
     bool f64 = p->dtype == KILN_F64;
     cublasComputeType_t compute = f64       ? CUBLAS_COMPUTE_64F
@@ -161,7 +164,7 @@ static bool describe(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, 
                CUBLAS_STATUS_SUCCESS &&
            lt->operation_set(&x->operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) ==
                CUBLAS_STATUS_SUCCESS &&
-           describe_end(lt, p, bias, x) &&
+           describe_end(lt, p, vector, x) &&
            describe_matrix(lt, &x->first, p, p->b.turned ? p->k : p->n, p->b.turned ? p->n : p->k, p->b.ld,
                            p->b.stride) &&
            describe_matrix(lt, &x->second, p, p->a.turned ? p->m : p->k, p->a.turned ? p->k : p->m, p->a.ld,
@@ -173,7 +176,7 @@ static bool describe(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, 
 
 static bool wish(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, cublasLtMatmulPreferenceOpaque_t *wishes)
 {
-    uint64_t bytes = most_bytes;
+    uint64_t bytes = (uint64_t)p->scratch;
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t first = (uint32_t)p->b.align, second = (uint32_t)p->a.align, result = (uint32_t)p->c_align;
     const struct {
@@ -206,15 +209,15 @@ static bool no_algorithm(const struct kiln_cuda_lt *lt, const kiln_cuda_device *
 static bool choose(const struct kiln_cuda_lt *lt, const kiln_cuda_device *d, choice *c)
 {
     const kiln_cuda_product *p = &c->product;
-    /* The address of a bias is not known yet: any with as many zeros at its end says what the library looks for. */
-    const void *bias = (const void *)(uintptr_t)KILN_CUDA_BIAS_ALIGN;
+    /* The vector's address is not known yet: any with as many zeros at its end says what the library looks for. */
+    const void *vector = (const void *)(uintptr_t)KILN_CUDA_BIAS_ALIGN;
     cublasLtMatmulPreferenceOpaque_t wishes;
     cublasLtMatmulHeuristicResult_t found[CHOICES];
     call x;
     int n = 0;
     c->bytes = 0;
     c->status = CUBLAS_STATUS_INVALID_VALUE;
-    if (describe(lt, p, bias, &x) && wish(lt, p, &wishes))
+    if (describe(lt, p, vector, &x) && wish(lt, p, &wishes))
         c->status = lt->choose(lt->handle, &x.operation, &x.first, &x.second, &x.result, &x.result, &wishes, CHOICES,
                                found, &n);
     if (c->status == CUBLAS_STATUS_INVALID_VALUE || c->status == CUBLAS_STATUS_NOT_SUPPORTED)
@@ -222,7 +225,7 @@ static bool choose(const struct kiln_cuda_lt *lt, const kiln_cuda_device *d, cho
     if (c->status != CUBLAS_STATUS_SUCCESS)
         return no_algorithm(lt, d, c);
     for (int i = 0; i < n; i++)
-        if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize <= most_bytes) {
+        if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize <= (size_t)p->scratch) {
             c->algorithm = found[i].algo;
             c->bytes = found[i].workspaceSize;
             return true;
@@ -279,7 +282,7 @@ bool kiln_cuda_lt_bytes(kiln_cuda_device *d, const kiln_cuda_product *p, size_t 
 
 /* ---- Running ---- */
 
-bool kiln_cuda_lt_run(kiln_cuda_device *d, const kiln_cuda_product *p, const void *a, const void *b, const void *bias,
+bool kiln_cuda_lt_run(kiln_cuda_device *d, const kiln_cuda_product *p, const void *a, const void *b, void *vector,
                       void *c, void *workspace, size_t bytes)
 {
     struct kiln_cuda_lt *lt = lt_of(d);
@@ -289,7 +292,7 @@ bool kiln_cuda_lt_run(kiln_cuda_device *d, const kiln_cuda_product *p, const voi
         return false;
     if (chosen.status != CUBLAS_STATUS_SUCCESS)
         return no_algorithm(lt, d, &chosen);
-    if (chosen.bytes > bytes || !describe(lt, p, bias, &x))
+    if (chosen.bytes > bytes || !describe(lt, p, vector, &x))
         return kiln_fail(KILN_E_STATE, "matmul", "cuda:%d: cuBLASLt now wants %zu bytes of scratch; there are %zu",
                          d->index, chosen.bytes, bytes);
     const float one = 1, zero = 0;

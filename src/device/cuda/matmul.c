@@ -1,12 +1,15 @@
 /* Products of a plan, with or without a group that finishes them: small ones by tiles (small.h), the rest by cuBLASLt,
- * which does some groups itself (epilogue.h), or, without libraries, by the plain kernel (plain.h).
+ * which does some groups itself (epilogue.h) and some sums of operands (sums.h), or, without libraries, by the plain
+ * kernel (plain.h).
  * The library takes matrices with one dim without gaps and one stride from matrix to matrix: operands that lie
  * otherwise are gathered first, and batches with more than one stride take several calls. */
 #include "device/cuda/copy.h"
+#include "device/cuda/depend.h"
 #include "device/cuda/epilogue.h"
 #include "device/cuda/library.h"
 #include "device/cuda/plain.h"
 #include "device/cuda/small.h"
+#include "device/cuda/sums.h"
 
 enum {
     ALIGNMENT = 256,    /* of what lies in the workspace */
@@ -37,7 +40,9 @@ typedef struct job {
     bool small;
     kiln_cuda_matrices matrices; /* of a small one; its sides are left out */
     kiln_cuda_tiling tiling;
-    kiln_cuda_epilogue end; /* what the library does of the group: all or nothing */
+    kiln_cuda_epilogue end;  /* what the library does of the group: all or nothing */
+    const kiln_operand *sum; /* what it makes beside the product; NULL: nothing */
+    int64_t sum_of, scratch; /* of what that is the sum; bytes that the library may take */
 } job;
 
 static size_t round_up(size_t bytes)
@@ -180,6 +185,7 @@ static bool describe(job *j, const kiln_cuda_call *c)
     const kiln_operand *in = c->kernel->in;
     *j =
         (job){.dtype = a->dtype, .tf32 = c->kernel->tf32 && a->dtype == KILN_F32, .element = kiln_dtype_size(a->dtype)};
+    j->scratch = KILN_CUDA_LT_SCRATCH;
     j->m = a->shape[a->ndim - 2];
     j->k = a->shape[a->ndim - 1];
     j->n = b->shape[b->ndim - 1];
@@ -233,7 +239,9 @@ static kiln_cuda_product product_of(const job *j, int64_t batch, int64_t c_offse
                                .b = matrix_of(j, &j->b, batch),
                                .c_stride = batch > 1 ? j->c_stride[j->inner] : 0,
                                .c_align = alignment(j, c_offset, j->c_stride),
-                               .bias = j->end.bias != NULL};
+                               .bias = j->end.bias != NULL,
+                               .sum = j->sum_of,
+                               .scratch = j->scratch};
 }
 
 static int64_t inner_size(const job *j)
@@ -322,6 +330,34 @@ static size_t scratch_bytes(const kiln_cuda_call *c, const job *j)
                : (size_t)c->plan->buffers[buffer].bytes - ALIGNMENT - product_bytes(c, j) - j->a.bytes - j->b.bytes;
 }
 
+/* ---- Sums ---- */
+
+/* When room was made nobody knew of the sum: the library has to do with what there is. */
+static void find_sum(const kiln_cuda_call *c, job *j)
+{
+    j->sum = kiln_cuda_sum(c->kernel, &j->sum_of);
+    if (j->sum)
+        j->scratch = (int64_t)scratch_bytes(c, j);
+}
+
+/* Where the product's operands may be rounded to TF32 the sum's might be, too; the library has no sums in f64; and it
+ * does not make what goes straight to a slot. */
+bool kiln_cuda_matmul_can_sum(const kiln_cuda_call *c, bool *can)
+{
+    job j;
+    *can = false;
+    if (!kiln_cuda_libraries_wanted() || !describe(&j, c) || !j.k || j.small || j.count != 1 || j.tf32 ||
+        j.dtype == KILN_F64 || (!c->kernel->group && kiln_cuda_writes_slot(c->plan, c->kernel)))
+        return true;
+    if (!kiln_cuda_enter(c->device) || !find_end(c, &j))
+        return false;
+    if (j.end.to)
+        return true;
+    find_sum(c, &j);
+    kiln_cuda_product p = product_of(&j, 1, result_offset(c, &j));
+    return kiln_cuda_lt_has(c->device, &p, can);
+}
+
 /* ---- Launching ---- */
 
 static const char *gathered(const kiln_cuda_call *c, const job *j, const side *s, const kiln_cuda_operand *x,
@@ -333,12 +369,12 @@ static const char *gathered(const kiln_cuda_call *c, const job *j, const side *s
     return room;
 }
 
-/* One call, of the library or of what stands in for it. */
+/* One call, of the library or of what stands in for it, which makes no sums. */
 static bool multiply_once(const kiln_cuda_call *c, const kiln_cuda_product *p, const char *a, const char *b,
-                          const void *bias, char *to, void *scratch, size_t bytes)
+                          void *vector, char *to, void *scratch, size_t bytes)
 {
-    if (kiln_cuda_libraries_wanted())
-        return kiln_cuda_lt_run(c->device, p, a, b, bias, to, scratch, bytes);
+    if (kiln_cuda_libraries_wanted() || p->sum)
+        return kiln_cuda_lt_run(c->device, p, a, b, vector, to, scratch, bytes);
     kiln_cuda_plain_run(c->stream, p, a, b, to);
     return true;
 }
@@ -349,7 +385,8 @@ static bool multiply(const kiln_cuda_call *c, const job *j, char *to, char *room
     size_t bytes = scratch_bytes(c, j);
     const char *a = gathered(c, j, &j->a, &c->in[0], room);
     const char *b = gathered(c, j, &j->b, &c->in[1], room + j->a.bytes);
-    const void *bias = j->end.bias ? kiln_cuda_address(c, j->end.bias) : NULL;
+    const kiln_operand *vector = j->end.bias ? j->end.bias : j->sum;
+    void *vector_at = vector ? kiln_cuda_address(c, vector) : NULL;
     void *scratch = room + j->a.bytes + j->b.bytes;
     int64_t size = inner_size(j), element = (int64_t)j->element;
     for (int64_t i = 0; i < j->count / size; i++) {
@@ -368,7 +405,7 @@ static bool multiply(const kiln_cuda_call *c, const job *j, char *to, char *room
             int64_t in = j->inner < 0 ? 0 : j->inner;
             kiln_cuda_product p = product_of(j, batch, result_offset(c, j));
             if (!multiply_once(c, &p, a + (at_a + skip * j->a.stride[in]) * element,
-                               b + (at_b + skip * j->b.stride[in]) * element, bias,
+                               b + (at_b + skip * j->b.stride[in]) * element, vector_at,
                                to + (at_c + skip * j->c_stride[in]) * element, scratch, bytes))
                 return false;
         }
@@ -383,6 +420,7 @@ bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
         return true;
     if (!find_end(c, &j))
         return false;
+    find_sum(c, &j);
     const kiln_group *group = j.end.to ? NULL : c->kernel->group;
     char *room = aligned(c->workspace);
     char *to = j.end.to ? kiln_cuda_address(c, j.end.to) : group ? room : c->out[0].data;

@@ -8,7 +8,7 @@
  * cannot be told. It takes no scratch memory. */
 void kiln_cuda_plain_guarded(const kiln_cuda_call *c);
 
-/* What kiln_cuda_lt_run would make of it, without a bias. */
+/* What kiln_cuda_lt_run would make of it, without a bias or a sum. */
 void kiln_cuda_plain_run(cudaStream_t stream, const kiln_cuda_product *p, const void *a, const void *b, void *c);
 
 #endif
