@@ -1,5 +1,6 @@
 /* Products large enough for a library, and what it may be asked to do beside: a bias, a relu, both, to a new tensor and
- * to one that is there already; the sum of an operand. Compared with the same numbers multiplied in f32 on the CPU. */
+ * to one that is there already; the sum of an operand; sums so long that they are split. Compared with the same numbers
+ * multiplied in f32 on the CPU. */
 #include "support/core.h"
 
 /* ctest: name=tf32 env=KILN_TF32=1 */
@@ -203,8 +204,39 @@ static void test_training(void **state)
             fail_msg("weight %lld is %.9g instead of %.9g", (long long)i, got[i], want[i]);
 }
 
+/* ---- Long sums: parts that are made side by side are added in the same order every time ---- */
+
+enum { LONG = 8192, LINES = 128, COLUMNS = 64 };
+
+static void sum_products(float *to)
+{
+    kiln_tensor *a = operand(10, KILN_F32, KILN_SHAPE(LONG, LINES)),
+                *b = operand(11, KILN_F32, KILN_SHAPE(LONG, COLUMNS));
+    assert_true(kiln_read(kiln_matmul(kiln_transpose(a, 0, 1), b), to, LINES * COLUMNS * sizeof *to));
+}
+
+static void test_long_sums(void **state)
+{
+    (void)state;
+    enum { TIMES = 5 };
+    static float got[TIMES][LINES * COLUMNS], want[LINES * COLUMNS];
+    for (int i = 0; i < TIMES; i++)
+        kiln_scope
+            sum_products(got[i]);
+    for (int i = 1; i < TIMES; i++)
+        assert_memory_equal(got[0], got[i], sizeof got[i]);
+    kiln_on_device (KILN_CPU)
+        kiln_scope
+            sum_products(want);
+    float most = kiln_get_tf32() ? 1.0f : 0.01f; /* of LONG products of numbers below 1, which mostly cancel out */
+    for (int64_t i = 0; i < LINES * COLUMNS; i++)
+        if (!(fabsf(got[0][i] - want[i]) <= most))
+            fail_msg("[%lld] is %.9g instead of %.9g", (long long)i, got[0][i], want[i]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {core_test(test_ends), core_test(test_gradients), core_test(test_training)};
+    const struct CMUnitTest tests[] = {core_test(test_ends), core_test(test_gradients), core_test(test_training),
+                                       core_test(test_long_sums)};
     return CORE_MAIN(tests);
 }

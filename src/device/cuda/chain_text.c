@@ -340,8 +340,9 @@ char *kiln_cuda_chain_text(const kiln_cuda_chain *chain)
     }
     say(&a,
         "\nextern \"C\" __global__ void __launch_bounds__(%d, 1) kiln_generated(const __grid_constant__ %s)\n{\n"
-        "    extern __shared__ __align__(16) uint64_t scratch[];\n    bool stopped = begin(%s);\n",
-        KILN_CUDA_WALK_THREADS, chain->alone ? "batch all" : "parameters k", chain->alone ? "all.c" : "k.c");
+        "    extern __shared__ __align__(%d) uint64_t scratch[];\n    bool stopped = begin(%s);\n",
+        KILN_CUDA_WALK_THREADS, chain->alone ? "batch all" : "parameters k", KILN_CUDA_TILE_ALIGN,
+        chain->alone ? "all.c" : "k.c");
     if (chain->alone)
         say_runs(&a);
     else

@@ -1,6 +1,6 @@
 /* Products by cuBLASLt, opened when the first one is planned. The algorithm for a shape is the library's own first
- * choice among those that sum in an order of their own making: split sums only where parts are stored in the
- * accumulator's type and added by a second kernel. It is kept, so that what is run is what room was made for. */
+ * choice among those that add parts of split sums in order and as precisely as they were summed. It is kept, so that
+ * what is run is what room was made for. */
 #include "device/cuda/lt.h"
 #include <cublasLt.h>
 #include <string.h>
@@ -177,7 +177,9 @@ static bool describe(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, 
 static bool wish(const struct kiln_cuda_lt *lt, const kiln_cuda_product *p, cublasLtMatmulPreferenceOpaque_t *wishes)
 {
     uint64_t bytes = (uint64_t)p->scratch;
-    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    /* Halves are summed in f32, so parts must not be added up in the result itself. */
+    bool half = p->dtype == KILN_F16 || p->dtype == KILN_BF16;
+    uint32_t schemes = half ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
     uint32_t first = (uint32_t)p->b.align, second = (uint32_t)p->a.align, result = (uint32_t)p->c_align;
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;

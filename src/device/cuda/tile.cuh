@@ -84,8 +84,8 @@ static __device__ __forceinline__ void kiln_cuda_tile_make(const Shape &s, const
 }
 
 /* Tile number `tile` of all matrices' tiles, row by row, of the first cut, then of the next. `s` is a
- * kiln_cuda_matrices, or has the same members as constants and `aligned`. `shared` is aligned to 16 bytes; the block has
- * to meet before it is used again.
+ * kiln_cuda_matrices, or has the same members as constants and `aligned`. `shared` is aligned to 16 bytes, better to
+ * KILN_CUDA_TILE_ALIGN; the block has to meet before it is used again.
  *
  * sink(cells) is called with some cells at a time, such that every element is in one of them: four elements, and `at` a
  * multiple of four, where the rows of c have a multiple of four. Consecutive threads have consecutive ones. The elements

@@ -36,6 +36,7 @@ enum {
     KILN_CUDA_TILE_CHUNK = 16,    /* elements along k that a slice has in one stage of shared memory */
     KILN_CUDA_TILE_STAGES = 3,    /* chunks under way, those being read included */
     KILN_CUDA_TILE_PAD = 4,       /* floats behind a line, so that lines begin in different banks */
+    KILN_CUDA_TILE_ALIGN = 128, /* of shared memory: all banks once, so that a line of the cache is copied in one go */
     KILN_CUDA_TILE_STRAIGHT_AREA = 512
 };
 
