@@ -93,8 +93,6 @@ static void test_what_is_left_to_the_library(void **state)
     kiln_cuda_tiling t;
     static const kiln_cuda_extent taken = {32, 256, 784, 1, false}, left[] = {{1024, 1024, 1024, 1, false}, /* large */
                                                                               {8192, 8192, 1024, 1, true},
-                                                                              {1024, 1024, 1024, 1, true},
-                                                                              {8192, 256, 784, 1, true},
                                                                               {4, 4, 1 << 21, 1, false}, /* long */
                                                                               {32, 32, 0, 1, true}, /* nothing to sum */
                                                                               {INT64_MAX, INT64_MAX, 8, 1, true}};
@@ -103,12 +101,27 @@ static void test_what_is_left_to_the_library(void **state)
         assert_false(kiln_cuda_tiling_of(left[i], &t));
 }
 
+/* Products that are made by tiles only where that keeps a chain together. */
+static void test_large_ones_are_marked(void **state)
+{
+    (void)state;
+    static const kiln_cuda_extent large[] = {{1024, 1024, 1024, 1, true}, {8192, 256, 784, 1, true}};
+    kiln_cuda_tiling t = {.large = true};
+    assert_true(kiln_cuda_tiling_of((kiln_cuda_extent){1024, 256, 784, 1, true}, &t));
+    assert_false(t.large);
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        assert_true(kiln_cuda_tiling_of(large[i], &t));
+        assert_true(t.large);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiles_cover_the_product),    cmocka_unit_test(test_tiles_have_kernels),
         cmocka_unit_test(test_tensor_cores_are_asked_for), cmocka_unit_test(test_long_products_are_cut),
         cmocka_unit_test(test_tiles_fit_the_measurements), cmocka_unit_test(test_what_is_left_to_the_library),
+        cmocka_unit_test(test_large_ones_are_marked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

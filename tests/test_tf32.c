@@ -88,6 +88,49 @@ static void test_off(void **state)
         }
 }
 
+/* ---- A step with products so large that a library would be faster at them, were they not of a chain ---- */
+
+enum { ROWS = 1024, WIDTH = 1024, CLASSES = 10, WEIGHTS = WIDTH * ROWS };
+
+static void train(float *before, float *after)
+{
+    kiln_tensor *x = core_data(5, KILN_SHAPE(ROWS, WIDTH)), *y = kiln_zeros(KILN_SHAPE(ROWS), KILN_I64);
+    kiln_manual_seed(6);
+    kiln_module *m = kiln_nn_sequential(kiln_nn_linear(WIDTH, WIDTH), kiln_nn_tanh(), kiln_nn_linear(WIDTH, CLASSES));
+    kiln_params p = kiln_parameters(m);
+    kiln_optim *sgd = kiln_optim_sgd(p, .lr = 1);
+    assert_true(kiln_read(p.tensors[0], before, WEIGHTS * sizeof *before));
+    for (int i = 0; i < 3; i++)
+        kiln_step {
+            kiln_zero_grad(sgd);
+            kiln_backward(kiln_cross_entropy(kiln_forward(m, x), y));
+            kiln_optim_step(sgd);
+        }
+    assert_true(kiln_read(p.tensors[0], after, WEIGHTS * sizeof *after));
+    kiln_optim_free(sgd);
+    kiln_module_free(m);
+}
+
+static void test_large_step(void **state)
+{
+    (void)state;
+    static float first[WEIGHTS], got[WEIGHTS], again[WEIGHTS], want[WEIGHTS];
+    bool before = kiln_get_tf32();
+    kiln_set_tf32(true);
+    kiln_scope
+        train(first, got);
+    kiln_scope
+        train(first, again);
+    kiln_on_device (KILN_CPU)
+        kiln_scope
+            train(first, want);
+    kiln_set_tf32(before);
+    assert_memory_equal(got, again, sizeof got);
+    double moved = farthest(want, first, WEIGHTS);
+    assert_true(moved > 1e-3);
+    assert_true(farthest(got, want, WEIGHTS) < 0.02 * moved);
+}
+
 static void test_environment(void **state)
 {
     (void)state;
@@ -97,6 +140,7 @@ static void test_environment(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {core_test(test_environment), core_test(test_plans), core_test(test_off)};
+    const struct CMUnitTest tests[] = {core_test(test_environment), core_test(test_plans), core_test(test_off),
+                                       core_test(test_large_step)};
     return CORE_MAIN(tests);
 }

@@ -58,13 +58,13 @@ static bool is_pick(const kiln_kernel *k)
     return is(k, "nll_loss_pick") || is(k, "nll_loss_place");
 }
 
-static bool can_be_step(const kiln_cuda_call *c)
+static bool can_be_step(const kiln_cuda_call *c, bool large)
 {
     const kiln_kernel *k = c->kernel;
     kiln_cuda_matrices m;
     kiln_cuda_tiling t;
     if (k->op && k->op->cls == KILN_CLASS_MATMUL)
-        return kiln_cuda_small_of(c, &m, &t);
+        return kiln_cuda_small_of(c, &m, &t) && (large || !t.large);
     if (k->group)
         return k->group->count > 0;
     if (is(k, "take_samples"))
@@ -86,11 +86,11 @@ static bool can_be_step(const kiln_cuda_call *c)
     return false;
 }
 
-bool kiln_cuda_can_chain(const kiln_cuda_call *c)
+bool kiln_cuda_can_chain(const kiln_cuda_call *c, bool large)
 {
     const kiln_kernel *k = c->kernel;
     bool product = k->op && k->op->cls == KILN_CLASS_MATMUL; /* which have limits of their own */
-    return (product || k->bytes <= MOST_BYTES) && can_be_step(c);
+    return (product || k->bytes <= MOST_BYTES) && can_be_step(c, large);
 }
 
 /* ---- Parameters of steps ---- */

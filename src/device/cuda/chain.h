@@ -81,8 +81,8 @@ typedef struct kiln_cuda_chain {
     uint64_t faults;             /* how many the device had seen when the count was last set to 0 */
 } kiln_cuda_chain;
 
-/* Whether a kernel can be a part of a chain. */
-bool kiln_cuda_can_chain(const kiln_cuda_call *c);
+/* Whether a kernel can be a part of a chain; `large`: also if it is a product that a library is faster at. */
+bool kiln_cuda_can_chain(const kiln_cuda_call *c, bool large);
 
 /* The chain of kernels first … end-1, which all can; `c` is a call of any of them, with a binding. NULL with an error.
  */

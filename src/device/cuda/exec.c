@@ -12,17 +12,35 @@
 
 /* ---- Parts ---- */
 
-enum { LONGEST_CHAIN = 64 }; /* kernels: compiling takes about as much longer as there are more */
+enum {
+    LONGEST_CHAIN = 64, /* kernels: compiling takes about as much longer as there are more */
+    FOR_A_LARGE_ONE = 5 /* kernels of a step, for each large product */
+};
+
+/* Whether the plan is one chain if that takes large products in. A few of them cost less than it saves: parts of a
+ * graph wait for each other, and what follows a product is a pass of its own. */
+static bool is_one_chain(kiln_cuda_device *d, const kiln_plan *plan)
+{
+    int64_t large = 0;
+    bool can = plan->nkernels <= LONGEST_CHAIN;
+    for (int64_t k = 0; can && k < plan->nkernels; k++) {
+        kiln_cuda_call c;
+        kiln_cuda_make_call(&c, d, NULL, &plan->kernels[k], NULL, NULL);
+        can = kiln_cuda_can_chain(&c, true);
+        large += can && !kiln_cuda_can_chain(&c, false);
+    }
+    return can && large * FOR_A_LARGE_ONE <= plan->nkernels;
+}
 
 int64_t kiln_cuda_cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part *parts)
 {
     int64_t n = 0;
-    bool open = false;
+    bool open = false, large = is_one_chain(d, plan);
     int32_t first = 0;
     for (int32_t k = 0; k < plan->nkernels; k++) {
         kiln_cuda_call c;
         kiln_cuda_make_call(&c, d, NULL, &plan->kernels[k], NULL, NULL);
-        bool can = kiln_cuda_can_chain(&c);
+        bool can = kiln_cuda_can_chain(&c, large);
         if (!(can && open && k - first < LONGEST_CHAIN)) {
             n++;
             first = k;

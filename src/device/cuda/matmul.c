@@ -192,7 +192,7 @@ static bool describe(job *j, const kiln_cuda_call *c)
     set_batch(j, a, b);
     if (!j->m || !j->n || !j->count)
         return false;
-    j->small = kiln_cuda_small_of(c, &j->matrices, &j->tiling);
+    j->small = kiln_cuda_small_of(c, &j->matrices, &j->tiling) && (c->tiling || !j->tiling.large);
     if (j->k && !j->small) {
         set_side(&j->a, j, a, &in[0], j->m, j->k);
         set_side(&j->b, j, b, &in[1], j->k, j->n);
@@ -303,7 +303,7 @@ static size_t partial_bytes(const job *j) /* of a small one */
     return round_up(kiln_cuda_tiling_partials(&j->tiling, kiln_cuda_extent_of(&j->matrices, &j->tiling, j->tf32)));
 }
 
-size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c)
+static size_t workspace(const kiln_cuda_call *c)
 {
     job j;
     size_t library = 0;
@@ -314,6 +314,17 @@ size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c)
     size_t group = c->kernel->group ? kiln_cuda_group_workspace(c->device, c->kernel->group) : 0;
     size_t bytes = product_bytes(c, &j) + (scratch > group ? scratch : group);
     return bytes ? bytes + ALIGNMENT : 0; /* buffers are aligned to less */
+}
+
+/* Whether the kernel will be of a chain is not known yet. */
+size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c)
+{
+    kiln_cuda_matrices m;
+    kiln_cuda_tiling t;
+    kiln_cuda_call chained = *c;
+    chained.tiling = &t;
+    size_t alone = workspace(c), with_tiles = kiln_cuda_small_of(c, &m, &t) && t.large ? workspace(&chained) : 0;
+    return alone > with_tiles ? alone : with_tiles;
 }
 
 static char *aligned(void *workspace)

@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* Whether the product that the call begins with is made by tiles: small, in f32, with one stride from matrix to matrix.
- * Fills in sizes and strides, and addresses where the call has a binding. */
+/* Whether the product that the call begins with can be made by tiles: small, in f32, with one stride from matrix to
+ * matrix; where the tiling is large it is if the call is of a chain, which has chosen the tiling. Fills in sizes and
+ * strides, and addresses where the call has a binding. */
 bool kiln_cuda_small_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cuda_tiling *t);
 
 /* Puts the product on the call's stream; to `to`, dense. `partials`: room for the tiling's. False with an error. */

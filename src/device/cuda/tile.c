@@ -9,9 +9,10 @@ enum {
      * other in the second level cache. */
     ROOM = 4500,
     /* Beyond this estimate, in nanoseconds, the library does better: k is long and the result small, or there is much
-     * to do without tensor cores. */
+     * to do without tensor cores. With them a product may be large, if it is not too large. */
     MOST_TIME = 9000,
     MOST_TENSOR_TIME = 15000,
+    MOST_LARGE_TIME = 40000,
     /* Nanoseconds of a wave that joins cuts and of what their tiles take from other products, and bytes of partial sums
      * that are written and read in one. */
     JOIN = 5000,
@@ -128,7 +129,8 @@ static bool find(kiln_cuda_extent e, int64_t most, bool cut, kiln_cuda_tiling *t
         if (tensor && cut)
             try_tiling(&s, &tiles[i], most_cuts(&tiles[i], e));
     }
-    return s.least <= (e.tf32 ? MOST_TENSOR_TIME : MOST_TIME);
+    t->large = e.tf32 && s.least > MOST_TENSOR_TIME;
+    return s.least <= (e.tf32 ? MOST_LARGE_TIME : MOST_TIME);
 }
 
 bool kiln_cuda_tiling_of(kiln_cuda_extent e, kiln_cuda_tiling *t)

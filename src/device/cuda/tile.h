@@ -89,6 +89,7 @@ typedef struct kiln_cuda_tiling {
     size_t shared;               /* bytes of shared memory a block needs */
     int64_t nanoseconds;         /* that it takes, about … */
     int64_t joining;             /* … of which to join cuts */
+    bool large;                  /* a library is faster at it: tiles are for chains that would fall apart without it */
 } kiln_cuda_tiling;
 
 /* How many matrices the tiles are of. */
