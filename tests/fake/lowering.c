@@ -117,10 +117,9 @@ static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 
 static int chains, groups, whole_steps, slabs, wrong_waves;
 
-KILN_PLUGIN_API int
-fake_chains(void); /* how many were compiled; groups that are in none; those that were a whole plan */
-KILN_PLUGIN_API int fake_groups(void);
-KILN_PLUGIN_API int fake_whole_steps(void);
+KILN_PLUGIN_API int fake_chains(void);      /* how many were compiled */
+KILN_PLUGIN_API int fake_groups(void);      /* of groups that are in none */
+KILN_PLUGIN_API int fake_whole_steps(void); /* chains that were a whole plan */
 KILN_PLUGIN_API int fake_slabs(void);       /* their steps that are done in slabs */
 KILN_PLUGIN_API int fake_wrong_waves(void); /* whose parts are not all of their steps, each once, longest first */
 
