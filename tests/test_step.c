@@ -2,6 +2,7 @@
  * and what plans say about themselves. */
 #include "core/alloc.h"
 #include "support/core.h"
+#include "tensor/thread.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
 
@@ -31,12 +32,15 @@ static void test_ways_out(void **state)
     (void)state;
     kiln_tensor *x = kiln_keep(F32(3));
     uint64_t before = core_memory();
+    int rounds = 0;
     for (int i = 0; i < 5; i++)
         kiln_scope {
             assert_near(kiln_item(kiln_add_scalar(x, i)), 3 + i, 0);
             if (i == 2)
                 break; /* leaves the scope: the loop around it goes on */
+            rounds++;
         }
+    assert_int_equal(rounds, 4);
     assert_true(leave_by_return(x) == 6);
     kiln_scope {
         kiln_scope {
@@ -54,6 +58,90 @@ out:
     }
     assert_int_equal(core_memory(), before);
     kiln_release(x);
+}
+
+static void forget_notices(void)
+{
+    while (kiln_next_notice())
+        ;
+    kiln_thread_current->told_broken_step = kiln_thread_current->told_broken_scope = false;
+}
+
+/* break means the braces. In a step that is taken for a mistake: it is discarded, and that is said once. */
+static void test_break(void **state)
+{
+    (void)state;
+    skip_if_eager(); /* what was assigned has happened */
+    kiln_tensor *x = kiln_keep(F32(1));
+    forget_notices();
+    for (int i = 0; i < 6; i++)
+        kiln_step {
+            assert_true(kiln_assign(x, kiln_mul_scalar(x, 2)));
+            if (i % 3 == 1)
+                break;
+        }
+    assert_f32(x, 16);
+    assert_non_null(strstr(kiln_next_notice(), "kiln_step_begin"));
+    assert_null(kiln_next_notice());
+    for (int i = 0; i < 6; i++)
+        kiln_step {
+            assert_true(kiln_assign(x, kiln_mul_scalar(x, 0.5)));
+            if (i < 2)
+                continue; /* as the closing brace */
+            assert_true(kiln_assign(x, kiln_add_scalar(x, 1)));
+        }
+    assert_f32(x, 2.125f);
+    kiln_no_grad
+        for (int i = 0; i < 3; i++)
+            if (i == 1)
+                break; /* of a loop inside the braces: nobody's business */
+    assert_null(kiln_next_notice());
+    assert_true(kiln_ok());
+    kiln_release(x);
+}
+
+static int leave_early(kiln_tensor *x, int at)
+{
+    int steps = 0;
+    for (int i = 0; i < 10; i++) {
+        assert_true(kiln_step_begin());
+        kiln_tensor *y = kiln_add_scalar(x, 1);
+        if (i == at) {
+            kiln_discard();
+            assert_true(kiln_step_end());
+            break;
+        }
+        assert_true(kiln_assign(x, y));
+        assert_true(kiln_step_end());
+        steps++;
+    }
+    return steps;
+}
+
+/* The same as calls: loops can be left and continued. */
+static void test_begin_and_end(void **state)
+{
+    (void)state;
+    uint64_t before = core_memory();
+    kiln_tensor *x = kiln_keep(F32(0));
+    assert_int_equal(leave_early(x, 3), 3);
+    assert_f32(x, 3);
+    assert_false(kiln_step_end());
+    expect_error(KILN_E_STATE, "step_end", "begun");
+    assert_true(kiln_step_begin());
+    kiln_assign(x, F32(5));
+    assert_null(kiln_reshape(x, KILN_SHAPE(7)));
+    assert_false(kiln_step_end()); /* an error discards it */
+    kiln_error_clear();
+    assert_f32(x, core_eager() ? 5 : 3);
+    assert_true(kiln_step_begin());
+    kiln_scope {
+        kiln_assign(x, F32(6));
+        assert_true(kiln_step_end()); /* with a scope inside that was left open */
+    }
+    assert_f32(x, 6);
+    kiln_release(x);
+    assert_int_equal(core_memory(), before);
 }
 
 static void test_keep_and_release(void **state)
@@ -660,6 +748,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         core_test(test_ways_out),
+        core_test(test_break),
+        core_test(test_begin_and_end),
         core_test(test_keep_and_release),
         core_test(test_kept_pending),
         core_test(test_nested_steps),

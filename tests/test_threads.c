@@ -371,8 +371,8 @@ static void *leave_a_mess(void *p)
 {
     worker *w = p;
     pthread_barrier_wait(w->start);
-    kiln_scope_enter(false); /* never left */
-    kiln_scope_enter(true);
+    kiln_scope_enter(KILN_SCOPE_PLAIN); /* never left */
+    kiln_scope_enter(KILN_SCOPE_STEP);
     kiln_set_default_device(w->device);
     test_net net;
     CHECK(w, net_make(&net, w->device, IN, HIDDEN, CLASSES, 1));

@@ -19,8 +19,10 @@ KILN_API kiln_tensor *kiln_grad_of(const kiln_tensor *t);
 /* Forgets t's gradient, so that the next kiln_backward starts from nothing. */
 KILN_API void kiln_zero_grad_of(kiln_tensor *t);
 
-/* Adds d loss / d t to the gradient of every tensor that wants one. `loss` has one element. */
+/* Adds d loss / d t to the gradient of every tensor that wants one. `loss` has one element. What was needed for that is
+ * given up when the step goes on after a value was read; to differentiate through it once more then, retain it. */
 KILN_API bool kiln_backward(kiln_tensor *loss);
+KILN_API bool kiln_backward_retain(kiln_tensor *loss);
 
 /* The same for any output, weighted by `grad` (same shape; NULL means ones). */
 KILN_API bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad);
@@ -30,18 +32,23 @@ KILN_API bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad);
 KILN_API bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const *inputs, int n,
                         kiln_tensor **grads);
 
-/* kiln_no_grad { … }: what is recorded inside needs no gradient. */
+/* kiln_no_grad { … }: what is recorded inside needs no gradient. What is assigned inside to a tensor that was computed
+ * changes its elements; gradients pass through it to what it was computed from, as if nothing had been assigned. break
+ * and continue inside the braces end them, not the loop around them, and a break is noticed. */
 #define kiln_no_grad KILN_NO_GRAD_AS_(KILN_LINE_NAME_(kiln_grad_, __LINE__))
 #define KILN_NO_GRAD_AS_(scope)                                                                                        \
     for (kiln_grad_scope scope __attribute__((cleanup(kiln_grad_scope_leave))) = kiln_grad_scope_enter(false);         \
-         scope.active; kiln_grad_scope_leave(&scope))
+         scope.active; kiln_grad_scope_end(&scope))                                                                    \
+        for (scope.inside = true; scope.inside; scope.inside = false)
 typedef struct kiln_grad_scope {
-    bool saved, active;
+    bool saved, active, inside;
 } kiln_grad_scope;
 KILN_API kiln_grad_scope kiln_grad_scope_enter(bool enabled);
 KILN_API void kiln_grad_scope_leave(kiln_grad_scope *scope);
+KILN_API void kiln_grad_scope_end(kiln_grad_scope *scope);
 
-/* The same value, cut off from what it was computed from. */
+/* The same value, cut off from what it was computed from. It shares t's memory: what is assigned to t is seen in it,
+ * but brings it no gradient. */
 KILN_API kiln_tensor *kiln_detach(kiln_tensor *t);
 
 /* Called with each gradient that reaches t during kiln_backward; what it returns (NULL: unchanged) goes on instead.

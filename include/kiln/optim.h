@@ -48,8 +48,9 @@ KILN_API bool kiln_optim_add_group(kiln_optim *o, kiln_params params, kiln_optim
 /* Forgets the gradients of all its parameters. */
 KILN_API void kiln_zero_grad(kiln_optim *o);
 
-/* Updates every parameter that has a gradient and is not frozen. If gradients of an earlier step were not zeroed and
- * the new ones were added to them, that is noticed and said once (kiln_next_notice). */
+/* Updates every parameter that has a gradient and is not frozen; outside a kiln_step this runs what was recorded. If
+ * gradients of an earlier step were not zeroed and the new ones were added to them, that is noticed and said once
+ * (kiln_next_notice). */
 KILN_API bool kiln_optim_step(kiln_optim *o);
 
 KILN_API const char *kiln_optim_name(const kiln_optim *o); /* "adam" */

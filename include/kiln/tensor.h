@@ -15,36 +15,51 @@ typedef struct kiln_tensor kiln_tensor;
 
 /* ---- Scopes: who owns what ------------------------------------------------------------------------------------
  * A tensor belongs to the innermost scope of the thread that made it, and is released when the scope ends, also when it
- * is left by break, return or goto. Outside any scope a tensor lives until kiln_release. kiln_keep takes a tensor out
- * of its scope. */
-typedef struct kiln_scope_mark {
-    int32_t depth; /* 0 once the scope has ended */
-    bool step;
-} kiln_scope_mark;
-KILN_API kiln_scope_mark kiln_scope_enter(bool step);
-KILN_API void kiln_scope_leave(kiln_scope_mark *mark); /* leaving twice is harmless */
+ * is left by return or goto. Outside any scope a tensor lives until kiln_release. kiln_keep takes a tensor out of its
+ * scope. A tensor that is used after it was released is an error that says so. */
 
 /* kiln_scope { … }: tensors made inside are released at its end. */
-#define kiln_scope KILN_SCOPE_(false)
+#define kiln_scope KILN_SCOPE_(KILN_SCOPE_PLAIN)
 
 /* kiln_step { … }: a scope that also runs what was recorded in it when it ends: one training step. What was written
  * before it is computed before it. An error found while it is written or runs discards the whole step: parameters and
  * optimizer state are as before it. Gradients do not flow out of a step: what is kept from it is a constant afterwards.
- */
-#define kiln_step KILN_SCOPE_(true)
+ *
+ * The braces hide a loop, so break and continue inside them mean the step and not the loop around it. continue ends the
+ * step early and runs it. break is taken for a mistake: the step is discarded, and a notice says so. Where a loop has
+ * to be left or continued from within a step, write kiln_step_begin and kiln_step_end. */
+#define kiln_step KILN_SCOPE_(KILN_SCOPE_STEP)
 
-/* One variable a scope, named after its line so that nested ones do not shadow each other. */
-#define KILN_SCOPE_(step) KILN_SCOPE_AS_(step, KILN_LINE_NAME_(kiln_mark_, __LINE__))
-#define KILN_SCOPE_AS_(step, mark)                                                                                     \
-    for (kiln_scope_mark mark __attribute__((cleanup(kiln_scope_leave))) = kiln_scope_enter(step); mark.depth;         \
-         kiln_scope_leave(&mark))
+/* The same as two calls. kiln_step_end runs what was recorded since kiln_step_begin: false with an error if it could
+ * not, or if an error was raised in the step. kiln_discard before it ends the step without running it. */
+KILN_API bool kiln_step_begin(void);
+KILN_API bool kiln_step_end(void);
+
+/* What the macros are made of. */
+typedef enum kiln_scope_kind { KILN_SCOPE_PLAIN, KILN_SCOPE_STEP, KILN_SCOPE_INNER } kiln_scope_kind;
+typedef struct kiln_scope_mark {
+    int32_t depth; /* 0 once the scope has ended */
+    bool inside;   /* the braces were entered and their end was not reached */
+} kiln_scope_mark;
+KILN_API kiln_scope_mark kiln_scope_enter(kiln_scope_kind kind);
+KILN_API void kiln_scope_leave(kiln_scope_mark *mark); /* by return or goto; leaving twice is harmless */
+KILN_API void kiln_scope_end(kiln_scope_mark *mark);   /* at the closing brace, or by break if still inside */
+
+/* One variable a scope, named after its line so that nested ones do not shadow each other. The inner loop runs once: if
+ * it is left by break, its last expression is not reached. */
+#define KILN_SCOPE_(kind) KILN_SCOPE_AS_(kind, KILN_LINE_NAME_(kiln_mark_, __LINE__))
+#define KILN_SCOPE_AS_(kind, mark)                                                                                     \
+    for (kiln_scope_mark mark __attribute__((cleanup(kiln_scope_leave))) = kiln_scope_enter(kind); mark.depth;         \
+         kiln_scope_end(&mark))                                                                                        \
+        for (mark.inside = true; mark.inside; mark.inside = false)
 #define KILN_LINE_NAME_(prefix, line)  KILN_LINE_NAME2_(prefix, line)
 #define KILN_LINE_NAME2_(prefix, line) prefix##line
 
 /* Takes the tensor out of its scope: it lives until kiln_release. Returns it. */
 KILN_API kiln_tensor *kiln_keep(kiln_tensor *t);
 
-/* Gives up a tensor that no scope owns (or gives one up early). NULL is fine. */
+/* Gives up a tensor that no scope owns (or gives one up early). NULL is fine. Outside steps what was assigned before is
+ * run then. */
 KILN_API void kiln_release(kiln_tensor *t);
 
 /* ---- Making tensors from data ---- */
@@ -112,17 +127,20 @@ KILN_API kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device);
 KILN_API kiln_device kiln_default_device(void);
 KILN_API bool kiln_set_default_device(kiln_device device);
 
-/* kiln_on_device(dev) { … }: the default device inside the braces; restored also on break and return. */
+/* kiln_on_device(dev) { … }: the default device inside the braces; restored also on return. break and continue inside
+ * them end the braces, not the loop around them, and a break is noticed. */
 #define kiln_on_device(device) KILN_ON_DEVICE_AS_(device, KILN_LINE_NAME_(kiln_device_, __LINE__))
 #define KILN_ON_DEVICE_AS_(device, scope)                                                                              \
     for (kiln_device_scope scope __attribute__((cleanup(kiln_device_scope_leave))) = kiln_device_scope_enter(device);  \
-         scope.active; kiln_device_scope_leave(&scope))
+         scope.active; kiln_device_scope_end(&scope))                                                                  \
+        for (scope.inside = true; scope.inside; scope.inside = false)
 typedef struct kiln_device_scope {
     kiln_device saved;
-    bool active;
+    bool active, inside;
 } kiln_device_scope;
 KILN_API kiln_device_scope kiln_device_scope_enter(kiln_device device);
 KILN_API void kiln_device_scope_leave(kiln_device_scope *scope);
+KILN_API void kiln_device_scope_end(kiln_device_scope *scope);
 
 #ifdef __cplusplus
 }

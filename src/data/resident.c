@@ -18,7 +18,7 @@ static void free_one(kiln_resident *r)
 {
     kiln_release(r->x.data);
     kiln_release(r->x.table);
-    kiln_release(r->y.data);
+    kiln_tensor_unref(r->y.data);
     kiln_release(r->y.table);
     kiln_free(r);
 }

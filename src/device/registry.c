@@ -11,7 +11,7 @@
 #include "core/fail.h"
 #include "core/parallel.h"
 #include "device/device.h"
-#include "tensor/thread.h"
+#include "tensor/scope.h"
 
 enum { KIND_CPU, KIND_CUDA, KIND_OPENCL, KIND_SIM, KINDS, MAX_INDEX = 16, WHY = 480 };
 
@@ -357,6 +357,16 @@ void kiln_device_scope_leave(kiln_device_scope *scope)
     if (scope->active && th)
         th->default_device = scope->saved;
     scope->active = false;
+}
+
+void kiln_device_scope_end(kiln_device_scope *scope)
+{
+    kiln_thread *th = kiln_thread_state();
+    if (scope->inside && th && !th->told_broken_block) {
+        th->told_broken_block = true;
+        kiln_scope_broken("kiln_on_device", "the loop goes on");
+    }
+    kiln_device_scope_leave(scope);
 }
 
 /* Everything that holds device memory is gone by now (destructors of a lower priority number run later). */

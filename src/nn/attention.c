@@ -89,8 +89,7 @@ kiln_tensor *kiln_attend(kiln_module *m, kiln_tensor *query, kiln_tensor *key, k
     if (!kiln_outside_scopes())
         return visit(m, query, key, value, mask);
     kiln_tensor *y = NULL;
-    kiln_scope
-        y = kiln_keep(visit(m, query, key, value, mask));
+    kiln_inner_scope y = kiln_keep(visit(m, query, key, value, mask));
     return y;
 }
 

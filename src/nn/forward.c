@@ -49,8 +49,7 @@ static kiln_tensor *visit(kiln_module *m, kiln_tensor *x)
 static kiln_tensor *visit_in_scope(kiln_module *m, kiln_tensor *x)
 {
     kiln_tensor *y = NULL;
-    kiln_scope
-        y = kiln_keep(visit(m, x));
+    kiln_inner_scope y = kiln_keep(visit(m, x));
     return y;
 }
 

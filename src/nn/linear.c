@@ -52,7 +52,8 @@ static const kiln_module_class embedding_layer = {"Embedding", sizeof(embedding)
 static bool zero_row(kiln_tensor *weight, int64_t row)
 {
     bool ok = false;
-    kiln_scope {
+    kiln_inner_scope
+    {
         kiln_no_grad
             ok = kiln_init_constant(kiln_select(weight, 0, row), 0) != NULL;
     }

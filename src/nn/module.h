@@ -5,7 +5,7 @@
 
 #include "core/fail.h"
 #include "kiln/nn.h"
-#include "tensor/thread.h"
+#include "tensor/scope.h"
 
 typedef struct kiln_module_class { /* a kind of layer; static, shared by all modules of that kind */
     const char *kind;              /* "Linear" */

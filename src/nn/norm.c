@@ -15,7 +15,8 @@ typedef struct norm {
 static bool count_batch(const norm *n)
 {
     bool ok = false;
-    kiln_scope {
+    kiln_inner_scope
+    {
         kiln_no_grad
             ok = kiln_assign(n->count, kiln_add_scalar(n->count, 1));
     }

@@ -243,7 +243,8 @@ kiln_tensor *kiln_recur(kiln_module *m, kiln_tensor *x, kiln_tensor *h, kiln_ten
     if (!kiln_outside_scopes())
         y = visit(m, x, (states){h, c}, h_out ? &ends[0] : NULL, c_out ? &ends[1] : NULL);
     else
-        kiln_scope {
+        kiln_inner_scope
+        {
             y = kiln_keep(visit(m, x, (states){h, c}, h_out ? &ends[0] : NULL, c_out ? &ends[1] : NULL));
             for (int i = 0; y && i < 2; i++)
                 kiln_keep(ends[i]);

@@ -99,6 +99,18 @@ enum {
 /* What a gradient does not look at: it is NULL in the call. Handles that nobody wants cost as much as a node. */
 enum { KILN_SKIPS_OPERANDS = 1, KILN_SKIPS_RESULTS = 2, KILN_SKIPS_BOTH = 3 };
 
+/* Whose elements a gradient reads; the others it may ask for their shapes and types. What is read is kept until the
+ * gradient was computed. Not said: all that is not skipped. */
+enum {
+    KILN_READS_X = 1, /* the first operand */
+    KILN_READS_Y = 2, /* the second one */
+    KILN_READS_Z = 4, /* the third one */
+    KILN_READS_OPERANDS = 7,
+    KILN_READS_OTHERS = 8, /* for the gradient of an operand the other operands, as a product does */
+    KILN_READS_RESULT = 16,
+    KILN_READS_NOTHING = 32
+};
+
 struct kiln_op {
     const char *name; /* PyTorch's */
     const char
@@ -112,6 +124,7 @@ struct kiln_op {
     int16_t pointwise;   /* for KILN_CLASS_POINTWISE: its row in pointwise.def */
     bool checks_indices; /* can fail while it runs: its kernels come before anything a step writes */
     uint8_t grad_skips;  /* KILN_SKIPS_*: what its gradient does not look at */
+    uint8_t grad_reads;  /* KILN_READS_*: what its gradient reads */
     double lo, hi;       /* where the test operands are drawn from; both 0 stand for -2 … 2 */
 
     /* The shape and dtype rule: checks c->in, normalises c->attrs, fills c->out. False with an error otherwise. */

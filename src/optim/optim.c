@@ -254,13 +254,12 @@ static bool update_all(kiln_optim *o)
     bool ok = true, counts = true;
     if (!outer)
         th->composing = &o->rule->op;
-    kiln_scope
-        kiln_no_grad
-            for (int64_t i = 0; ok && i < o->nparams; i++)
-                if (!o->params[i].done && is_due(&o->params[i])) {
-                    ok = update_device(o, i, counts);
-                    counts = false;
-                }
+    kiln_inner_scope kiln_no_grad for (int64_t i = 0; ok && i < o->nparams;
+                                       i++) if (!o->params[i].done && is_due(&o->params[i]))
+    {
+        ok = update_device(o, i, counts);
+        counts = false;
+    }
     th->composing = outer;
     return ok;
 }
@@ -286,7 +285,7 @@ bool kiln_optim_step(kiln_optim *o)
     for (int64_t i = 0; i < o->nparams; i++)
         if (o->params[i].done)
             kiln_grad_of(o->params[i].tensor)->spent = KILN_SPENT;
-    return true;
+    return kiln_trace_end_segment(tr);
 }
 
 bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count)

@@ -19,35 +19,13 @@ bool kiln_plan_last(kiln_plan_info *info)
 
 /* ---- What must have memory afterwards ---- */
 
-static bool handles_see(const kiln_storage *s)
-{
-    return atomic_load_explicit(&s->refs, memory_order_relaxed) > s->trace_refs;
-}
-
-/* A gradient recorded later may read any operand or result of a node that needs one. */
-static void mark_for_gradients(kiln_trace *tr)
-{
-    for (int64_t i = tr->first_node; i < tr->nnodes; i++) {
-        const kiln_node *n = &tr->nodes[i];
-        if (!n->requires_grad)
-            continue;
-        for (int k = 0; k < n->nin; k++)
-            if (tr->operands[n->in + k] >= 0)
-                tr->values[tr->values[tr->operands[n->in + k]].base].needed = true;
-        for (int k = 0; k < n->nout; k++)
-            tr->values[tr->values[n->out + k].base].needed = true;
-    }
-}
-
-static bool list_results(kiln_trace *tr, bool final)
+static bool list_results(kiln_trace *tr)
 {
     int64_t values = tr->nvalues - tr->first_value;
     tr->nkept = tr->ncommits = 0;
     if (!KILN_GROW(tr->kept, tr->kept_capacity, values) || !KILN_GROW(tr->commits, tr->commits_capacity, values) ||
         !KILN_GROW(tr->commit_slots, tr->commit_slots_capacity, values))
         return false;
-    if (!final && tr->graph_handles > 0)
-        mark_for_gradients(tr);
     for (int64_t i = tr->first_value; i < tr->nvalues; i++) {
         kiln_value *v = &tr->values[i];
         if (v->base != i || v->node < 0)
@@ -58,7 +36,7 @@ static bool list_results(kiln_trace *tr, bool final)
             if (!kiln_trace_slot(tr, v->storage, &tr->commit_slots[tr->ncommits]))
                 return false;
             tr->commits[tr->ncommits++] = (int32_t)i;
-        } else if (v->needed || handles_see(v->storage))
+        } else if (v->needed || kiln_trace_is_seen(v->storage))
             tr->kept[tr->nkept++] = (int32_t)i;
     }
     return true;
@@ -227,7 +205,7 @@ static bool step_has_failed(void)
 {
     const kiln_thread *th = kiln_thread_state();
     for (int64_t i = 0; th->steps && i < th->nframes; i++)
-        if (th->frames[i].step)
+        if (th->frames[i].kind == KILN_SCOPE_STEP)
             return !kiln_ok() && kiln_fail_count() != th->frames[i].failures;
     return false;
 }
@@ -241,7 +219,7 @@ bool kiln_flush(kiln_trace *tr, bool final)
         return false;
     }
     tr->busy = true;
-    bool found, ok = list_results(tr, final) && finish_code(tr);
+    bool found, ok = (final || kiln_trace_mark_needed(tr)) && list_results(tr) && finish_code(tr);
     kiln_run *running = NULL;
     kiln_plan *p = ok ? get_plan(tr, &found) : NULL;
     ok = p && run(tr, p, &running);
@@ -250,6 +228,10 @@ bool kiln_flush(kiln_trace *tr, bool final)
         hand_over(tr, running);
         if (tr->watcher)
             kiln_rerun_segment(tr->watcher, tr, p);
+        if (!final) {
+            kiln_trace_moved(tr);
+            kiln_trace_release_unneeded(tr);
+        }
         kiln_trace_next_segment(tr);
     } else
         kiln_trace_discard(tr);
@@ -282,7 +264,7 @@ static kiln_plan *plan_pending(const char *who, bool *found)
         return kiln_fail(KILN_E_STATE, who, "nothing is pending: record a step first, and read no value of it");
     int64_t ncode = tr->ncode;
     count_scope_handles(1); /* as at the end of the step: what only open scopes hold will be gone */
-    kiln_plan *p = list_results(tr, true) && finish_code(tr) ? get_plan(tr, found) : NULL;
+    kiln_plan *p = list_results(tr) && finish_code(tr) ? get_plan(tr, found) : NULL;
     count_scope_handles(-1);
     tr->ncode = ncode; /* what was appended describes this moment, not the segment */
     return p;

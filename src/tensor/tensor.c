@@ -7,6 +7,8 @@
 #include "tensor/scope.h"
 #include "tensor/thread.h"
 
+atomic_int kiln_hooks;
+
 kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim, const int64_t *shape,
                               const int64_t *stride, int64_t offset)
 {
@@ -15,18 +17,19 @@ kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim,
         kiln_storage_unref(storage);
         return NULL;
     }
-    kiln_tensor *t = th->free_tensors;
-    if (t)
-        th->free_tensors = (kiln_tensor *)t->extra;
-    else if (!(t = kiln_alloc(1, sizeof *t))) {
+    kiln_tensor *t = kiln_thread_reuse(th);
+    if (!t && !(t = kiln_alloc_aligned(sizeof *t))) {
         kiln_storage_unref(storage);
         return NULL;
     }
     atomic_init(&t->refs, 1);
+    t->alive = true;
+    t->bare = false;
     t->dtype = (uint8_t)dtype;
     t->ndim = (uint8_t)ndim;
     t->requires_grad = false;
     t->leaf = true;
+    t->detached = false;
     t->device = storage->device;
     t->scope = 0;
     t->value = -1;
@@ -44,7 +47,7 @@ kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim,
             t->stride[d] = stride[d];
     }
     if (!kiln_scope_adopt(th, t)) {
-        kiln_release(t);
+        kiln_tensor_drop(t);
         return NULL;
     }
     return t;
@@ -57,24 +60,58 @@ kiln_tensor *kiln_tensor_ref(kiln_tensor *t)
     return t;
 }
 
-void kiln_tensor_unref(kiln_tensor *t)
+/* The last reference is gone. */
+static void end_handle(kiln_tensor *t, bool seen)
 {
-    if (!t || !kiln_unref(&t->refs))
-        return;
     if (t->extra) {
         kiln_tensor_unref(t->extra->grad);
+        if (t->extra->hook)
+            atomic_fetch_sub(&kiln_hooks, 1);
         kiln_free(t->extra);
     }
     if (t->requires_grad && !t->leaf)
         kiln_trace_forget(t);
     kiln_storage_unref(t->storage);
+    t->alive = false;
     kiln_thread *th = kiln_thread_state();
     if (!th) {
         kiln_free(t);
         return;
     }
-    t->extra = (kiln_tensor_extra *)th->free_tensors;
-    th->free_tensors = t;
+    th->nbare -= t->bare;
+    kiln_thread_recycle(th, t, seen);
+}
+
+void kiln_tensor_unref(kiln_tensor *t)
+{
+    if (t && kiln_unref(&t->refs))
+        end_handle(t, true);
+}
+
+void kiln_tensor_drop(kiln_tensor *t)
+{
+    if (t && kiln_unref(&t->refs))
+        end_handle(t, false);
+    else if (t)
+        t->alive = false;
+}
+
+bool kiln_tensor_fail_released(const char *who)
+{
+    kiln_fail(KILN_E_STATE, who,
+              "the tensor was released: the kiln_step or kiln_scope that it was made in has ended, or kiln_release was "
+              "called for it");
+    return kiln_hint("use it before the closing brace, or take it out of its scope there with kiln_keep and release it "
+                     "when it is no longer needed");
+}
+
+bool kiln_tensor_given(const kiln_tensor *t, const char *who)
+{
+    if (t)
+        return kiln_tensor_usable(t, who);
+    if (kiln_ok()) /* otherwise the error that made it NULL is kept already */
+        kiln_fail(KILN_E_ARGUMENT, who, "the tensor is NULL");
+    return false;
 }
 
 kiln_tensor_extra *kiln_tensor_extras(kiln_tensor *t)
@@ -115,33 +152,33 @@ bool kiln_tensor_is_whole(const kiln_tensor *t)
 
 kiln_dtype kiln_dtype_of(const kiln_tensor *t)
 {
-    return t ? (kiln_dtype)t->dtype : KILN_DTYPES;
+    return t && kiln_tensor_usable(t, "dtype_of") ? (kiln_dtype)t->dtype : KILN_DTYPES;
 }
 
 kiln_device kiln_device_of(const kiln_tensor *t)
 {
-    return t ? t->device : KILN_NO_DEVICE;
+    return t && kiln_tensor_usable(t, "device_of") ? t->device : KILN_NO_DEVICE;
 }
 
 int kiln_ndim(const kiln_tensor *t)
 {
-    return t ? t->ndim : -1;
+    return t && kiln_tensor_usable(t, "ndim") ? t->ndim : -1;
 }
 
 const int64_t *kiln_shape(const kiln_tensor *t)
 {
-    return t ? t->shape : NULL;
+    return t && kiln_tensor_usable(t, "shape") ? t->shape : NULL;
 }
 
 const int64_t *kiln_strides(const kiln_tensor *t)
 {
-    return t ? t->stride : NULL;
+    return t && kiln_tensor_usable(t, "strides") ? t->stride : NULL;
 }
 
 int64_t kiln_numel(const kiln_tensor *t)
 {
     int64_t n = 1;
-    if (!t)
+    if (!t || !kiln_tensor_usable(t, "numel"))
         return -1;
     for (int d = 0; d < t->ndim; d++)
         n *= t->shape[d];
@@ -150,7 +187,7 @@ int64_t kiln_numel(const kiln_tensor *t)
 
 int64_t kiln_size(const kiln_tensor *t, int dim)
 {
-    if (!t)
+    if (!t || !kiln_tensor_usable(t, "size"))
         return -1;
     int d = dim < 0 ? dim + t->ndim : dim;
     if (d < 0 || d >= t->ndim) {
@@ -162,12 +199,12 @@ int64_t kiln_size(const kiln_tensor *t, int dim)
 
 bool kiln_is_contiguous(const kiln_tensor *t)
 {
-    return t && kiln_is_dense(t->ndim, t->shape, t->stride);
+    return t && kiln_tensor_usable(t, "is_contiguous") && kiln_is_dense(t->ndim, t->shape, t->stride);
 }
 
 kiln_tensor *kiln_set_name(kiln_tensor *t, const char *name)
 {
-    kiln_tensor_extra *e = t ? kiln_tensor_extras(t) : NULL;
+    kiln_tensor_extra *e = kiln_tensor_given(t, "set_name") ? kiln_tensor_extras(t) : NULL;
     if (!e)
         return NULL;
     snprintf(e->name, sizeof e->name, "%s", name ? name : "");
@@ -176,11 +213,10 @@ kiln_tensor *kiln_set_name(kiln_tensor *t, const char *name)
 
 const char *kiln_get_name(const kiln_tensor *t)
 {
-    return t && t->extra ? t->extra->name : "";
+    return t && kiln_tensor_usable(t, "get_name") && t->extra ? t->extra->name : "";
 }
 
 const char *kiln_tensor_label(const kiln_tensor *t, const char *fallback)
 {
-    const char *name = kiln_get_name(t);
-    return *name ? name : fallback;
+    return t && t->extra && t->extra->name[0] ? t->extra->name : fallback;
 }

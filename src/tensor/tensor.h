@@ -70,26 +70,49 @@ typedef struct kiln_tensor_extra { /* what few tensors have: parameters, named a
     char name[96];
 } kiln_tensor_extra;
 
+extern atomic_int kiln_hooks; /* tensors that have one */
+
 /* What has become of a gradient, so that one that should have been zeroed is noticed. */
 typedef enum kiln_spent { KILN_UNSPENT, KILN_SPENT /* an optimizer has used it */, KILN_SPENT_AND_ADDED_TO } kiln_spent;
 
+/* The fields that every operation looks at are one line of the cache, shapes and strides of few dims two more. */
 struct kiln_tensor {
     atomic_int refs;
     uint8_t dtype, ndim;
+    bool alive;         /* its owner has it: a scope, a module, the program. Others may hold references beyond that */
     bool requires_grad; /* wants a gradient, or was computed from one that does */
     bool leaf;          /* no operation made it: a gradient ends here */
+    bool detached;      /* what is assigned to its memory through other handles brings it no gradient */
+    uint8_t spent;      /* kiln_spent: of gradients */
+    bool bare;          /* it was made outside any scope */
     kiln_device device;
-    int32_t scope;    /* depth of the scope that owns it, 0: none */
+    int32_t scope;    /* its place in the list of the scope that owns it, counted from 1; 0: none */
     int32_t value;    /* its value in the trace of `epoch` */
     uint32_t version; /* the storage's version that value stands for */
     uint64_t epoch;   /* which trace of which thread; epochs are never reused */
     kiln_storage *storage;
     kiln_tensor_extra *extra;
+    int64_t offset; /* in elements */
     int64_t shape[KILN_MAX_DIMS];
     int64_t stride[KILN_MAX_DIMS]; /* in elements */
-    int64_t offset;                /* in elements */
-    uint8_t spent;                 /* kiln_spent: of gradients */
 };
+
+/* A handle that its owner has released is not used for another tensor before that many others were made (the next one
+ * in a list of such handles is in `extra`): until then its use is recognised. */
+enum { KILN_HANDLES_APART = 1024 };
+
+/* False with an error if the handle was released: every public call that is given one looks. */
+bool kiln_tensor_fail_released(const char *who);
+static inline bool kiln_tensor_usable(const kiln_tensor *t, const char *who)
+{
+    return t->alive || kiln_tensor_fail_released(who);
+}
+
+/* The same for a call that NULL is an error for, too. */
+bool kiln_tensor_given(const kiln_tensor *t, const char *who);
+
+/* Gives up what the caller owns, a handle that no user has seen: it can be used again at once. */
+void kiln_tensor_drop(kiln_tensor *t);
 
 /* A new handle with one reference, in the current scope. Takes over the caller's reference to the storage (also when it
  * fails). */
@@ -113,6 +136,14 @@ KILN_PLUGIN_API void kiln_run_unref(kiln_run *run); /* NULL is fine */
 static inline bool kiln_storage_computed(const kiln_storage *s)
 {
     return !s->run || !atomic_load_explicit(&s->run->failed, memory_order_acquire);
+}
+
+/* The accumulated gradient, also of a handle that its owner has released; NULL: none. On a device that runs on, a step
+ * can turn out to have failed after it was left: its gradients count as never made. */
+static inline kiln_tensor *kiln_tensor_grad(const kiln_tensor *t)
+{
+    kiln_tensor *grad = t->extra ? t->extra->grad : NULL;
+    return grad && kiln_storage_computed(grad->storage) ? grad : NULL;
 }
 
 /* Geometry helpers. */

@@ -8,6 +8,83 @@ _Thread_local kiln_thread *kiln_thread_current __attribute__((tls_model("initial
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* ---- Recycled handles ---- */
+
+/* Released handles of threads that have ended. They stay, so that their use is recognised, and serve later threads. */
+static pthread_mutex_t orphans_lock = PTHREAD_MUTEX_INITIALIZER;
+static kiln_tensor *orphans;
+
+static kiln_tensor *next_of(const kiln_tensor *t)
+{
+    return (kiln_tensor *)t->extra;
+}
+
+static void link_to(kiln_tensor *t, kiln_tensor *next)
+{
+    t->extra = (kiln_tensor_extra *)next;
+}
+
+kiln_tensor *kiln_thread_reuse(kiln_thread *th)
+{
+    kiln_tensor *t = th->free_tensors;
+    if (t)
+        th->free_tensors = next_of(t);
+    else if (th->nreleased > KILN_HANDLES_APART) {
+        t = th->oldest;
+        th->oldest = next_of(t);
+        th->nreleased--;
+    }
+    return t;
+}
+
+void kiln_thread_recycle(kiln_thread *th, kiln_tensor *t, bool seen)
+{
+    if (!seen) {
+        link_to(t, th->free_tensors);
+        th->free_tensors = t;
+        return;
+    }
+    link_to(t, NULL);
+    if (th->nreleased++)
+        link_to(th->newest, t);
+    else
+        th->oldest = t;
+    th->newest = t;
+}
+
+static void adopt_orphans(kiln_thread *th)
+{
+    pthread_mutex_lock(&orphans_lock);
+    kiln_tensor *list = orphans;
+    orphans = NULL;
+    pthread_mutex_unlock(&orphans_lock);
+    for (kiln_tensor *next; list; list = next) {
+        next = next_of(list);
+        kiln_thread_recycle(th, list, true);
+    }
+}
+
+static void leave_orphans(kiln_thread *th)
+{
+    pthread_mutex_lock(&orphans_lock);
+    for (kiln_tensor *t = th->oldest, *next; th->nreleased; t = next, th->nreleased--) {
+        next = next_of(t);
+        link_to(t, orphans);
+        orphans = t;
+    }
+    pthread_mutex_unlock(&orphans_lock);
+}
+
+static void free_list(kiln_tensor *list)
+{
+    for (kiln_tensor *next; list; list = next) {
+        next = next_of(list);
+        kiln_free(list);
+    }
+}
+
+/* ---- Beginning and end ---- */
+
 static void thread_end(void *p)
 {
     kiln_thread *t = p;
@@ -20,10 +97,8 @@ static void thread_end(void *p)
     if (t->trace)
         t->trace_free(t->trace);
     kiln_thread_current = NULL;
-    for (kiln_tensor *next; t->free_tensors; t->free_tensors = next) {
-        next = (kiln_tensor *)t->free_tensors->extra;
-        kiln_free(t->free_tensors);
-    }
+    free_list(t->free_tensors);
+    leave_orphans(t);
     for (kiln_storage *next; t->free_storages; t->free_storages = next) {
         next = (kiln_storage *)(uintptr_t)t->free_storages->address;
         kiln_free(t->free_storages);
@@ -48,6 +123,8 @@ static void make_key(void)
 __attribute__((destructor)) static void unload(void)
 {
     process_end();
+    free_list(orphans);
+    orphans = NULL;
 }
 
 kiln_thread *kiln_thread_make(void)
@@ -62,5 +139,6 @@ kiln_thread *kiln_thread_make(void)
         kiln_free(t);
         return kiln_fail(KILN_E_MEMORY, NULL, "no room for the thread's state");
     }
+    adopt_orphans(t);
     return kiln_thread_current = t;
 }

@@ -7,7 +7,8 @@
 typedef struct kiln_scope_frame {
     int64_t first;     /* where its tensors start in `owned` */
     uint64_t failures; /* errors this thread had raised when it began */
-    bool step;
+    uint8_t kind;      /* kiln_scope_kind */
+    bool open;         /* begun by kiln_step_begin: no braces end it */
 } kiln_scope_frame;
 
 struct kiln_trace;
@@ -20,12 +21,20 @@ typedef struct kiln_thread {
     int steps; /* open frames that are steps */
     kiln_device default_device;
     bool grad_enabled;
+    bool told_broken_step, told_broken_scope, told_broken_block, told_bare; /* notices that were given */
     const struct kiln_op *composing; /* the outermost composite operation being written: what the user called */
-    kiln_tensor *free_tensors;       /* recycled handles, linked through `extra` */
-    kiln_storage *free_storages;     /* recycled storages, linked through `address` */
+    kiln_tensor *free_tensors;       /* recycled handles that nobody has seen, linked through `extra` */
+    kiln_tensor *oldest, *newest;    /* released handles, likewise, in the order they were released */
+    int64_t nreleased;
+    int64_t nbare;               /* live handles that were made outside any scope */
+    kiln_storage *free_storages; /* recycled storages, linked through `address` */
     struct kiln_trace *trace;
     void (*trace_free)(struct kiln_trace *trace); /* set with `trace`, so that this layer need not know it */
 } kiln_thread;
+
+/* Recycled handles: one to be used for a new tensor, NULL if none may be yet; one that was released. */
+kiln_tensor *kiln_thread_reuse(kiln_thread *th);
+void kiln_thread_recycle(kiln_thread *th, kiln_tensor *t, bool seen);
 
 /* The calling thread's state, made on first use; NULL with an error when memory runs out. Asked for by every recorded
  * operation: the pointer is reached without a call. */

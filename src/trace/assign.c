@@ -4,10 +4,11 @@
 #include "core/fail.h"
 #include "ops/helpers.h"
 #include "ops/pointwise.h"
+#include "ops/view.h"
 #include "tensor/memory.h"
 #include "trace/trace.h"
 
-extern const kiln_op kiln_op_assign, kiln_op_to_device, kiln_op_as_strided_put;
+extern const kiln_op kiln_op_assign, kiln_op_to_device, kiln_op_as_strided_put, kiln_op_straight_through;
 
 /* ---- Records ---- */
 
@@ -91,7 +92,38 @@ const kiln_op kiln_op_as_strided_put = {
     .grad = grad_put,
     .cases = KILN_CASES{"x[4,5] x[2,3] | 10 2 1", "x[6] x[3] | -2 5", "x[3,3] x[3] | 4 0", "x[4] x[0] | 1 0", NULL}};
 
-const kiln_op *const kiln_ops_move[] = {&kiln_op_assign, &kiln_op_to_device, &kiln_op_as_strided_put, NULL};
+/* f(x, path) = x, with the gradient going to `path`: what x, a dense tensor, shows of the same memory before something
+ * was assigned to it that gradients take no notice of. */
+static bool infer_straight_through(kiln_call *c)
+{
+    kiln_desc *d = kiln_view_start(c);
+    return kiln_check_same_dtype(c, 0, 1) && kiln_check_attr(c, kiln_is_contiguous(c->in[0]), "x is not dense") &&
+           kiln_check_attr(c,
+                           kiln_view_fits(c->in[1]->ndim, c->in[1]->shape, c->in[1]->stride, c->in[1]->offset,
+                                          kiln_count(d->ndim, d->shape)),
+                           "the path reaches outside of x");
+}
+
+static bool grad_straight_through(kiln_grad_call *g)
+{
+    const kiln_tensor *path = g->in[1];
+    if (g->need[1])
+        g->gin[1] = kiln_as_strided(g->gout[0], path->ndim, path->shape, path->stride, path->offset);
+    return !g->need[1] || g->gin[1];
+}
+
+const kiln_op kiln_op_straight_through = {.name = "straight_through",
+                                          .cls = KILN_CLASS_VIEW,
+                                          .dtypes = KILN_T_ALL,
+                                          .min_in = 2,
+                                          .max_in = 2,
+                                          .infer = infer_straight_through,
+                                          .grad = grad_straight_through,
+                                          .cases =
+                                              KILN_CASES{"x[2,3] x[2,3]", "x[6] x[2,3]", "x[] x[]", "x[0] x[0]", NULL}};
+
+const kiln_op *const kiln_ops_move[] = {&kiln_op_assign, &kiln_op_to_device, &kiln_op_as_strided_put,
+                                        &kiln_op_straight_through, NULL};
 
 /* ---- Assignment ---- */
 
@@ -110,18 +142,35 @@ static kiln_tensor *fit_source(kiln_tensor *destination, kiln_tensor *source)
     return same ? source : kiln_expand(source, ndim, shape);
 }
 
-/* The whole storage of t as a dense one-dimensional tensor. */
-static kiln_tensor *whole_of(kiln_trace *tr, kiln_tensor *t)
+/* Memory stands for the value from now on, and no longer for what gradients knew it to hold before. */
+static void hold_assigned(kiln_trace *tr, int32_t value, int32_t before)
 {
-    int32_t value = kiln_trace_value(tr, t);
-    int64_t n = (int64_t)(t->storage->bytes / kiln_dtype_size((kiln_dtype)t->dtype));
-    if (value < 0)
-        return NULL;
-    int32_t base = tr->values[value].base;
-    if (base != value && tr->values[base].node >= 0) /* what a node made is dense; a leaf may itself be a window */
-        return kiln_trace_handle(tr, base);
-    kiln_storage_ref(t->storage);
-    return kiln_tensor_make(t->storage, (kiln_dtype)t->dtype, 1, &n, NULL, 0);
+    while (before >= 0 && tr->values[before].unrecorded)
+        before = tr->values[before].history;
+    if (before >= 0 && tr->values[before].assigned) {
+        tr->values[before].assigned = false;
+        tr->nassigned--;
+        kiln_trace_hold(tr, before, -1);
+    }
+    if (tr->values[value].requires_grad) {
+        tr->values[value].assigned = true;
+        tr->nassigned++;
+        kiln_trace_hold(tr, value, 1);
+    }
+}
+
+/* Notes that `value` is what the destination's storage holds from now on. `recorded`: gradients know of it. */
+static void note_assigned(kiln_trace *tr, kiln_storage *s, int32_t value, bool recorded)
+{
+    int32_t *newest = kiln_map_at(&tr->written, s);
+    kiln_value *v = &tr->values[value];
+    v->version = ++s->version;
+    v->unrecorded = !recorded;
+    v->history = *newest;
+    tr->overwrites += s->has_memory;
+    if (recorded)
+        hold_assigned(tr, value, *newest);
+    *newest = value;
 }
 
 bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *to)
@@ -132,12 +181,11 @@ bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *t
     if (!kiln_map_reserve(&tr->written, c->nout) || !kiln_trace_record(tr, c, to[0]->device, bind, NULL))
         return false;
     const kiln_node *n = &tr->nodes[tr->nnodes - 1];
-    bool grad = n->requires_grad;
+    bool grad = n->requires_grad, enabled = kiln_thread_state()->grad_enabled;
+    int32_t first = n->out;
     /* Only now: the operands may be older windows of the same storages. */
-    for (int j = 0; j < c->nout; j++) {
-        tr->values[n->out + j].version = ++bind[j]->version;
-        *kiln_map_at(&tr->written, bind[j]) = n->out + j;
-    }
+    for (int j = 0; j < c->nout; j++)
+        note_assigned(tr, bind[j], first + j, enabled);
     /* Other windows are found when they are used; one that a gradient flows through must know before anything runs. */
     for (int j = 0; j < c->nout; j++)
         if (!(to[j]->leaf && !grad) && kiln_trace_value(tr, to[j]) < 0)
@@ -150,7 +198,7 @@ static bool assign_checked(kiln_trace *tr, kiln_tensor *destination, kiln_tensor
     kiln_call c = {.op = &kiln_op_assign, .nin = 1, .nout = 1, .in = &source};
     kiln_tensor *operands[2];
     if (!kiln_tensor_is_whole(destination)) {
-        operands[0] = whole_of(tr, destination);
+        operands[0] = kiln_trace_whole(tr, destination);
         operands[1] = kiln_contiguous(source);
         if (!operands[0] || !operands[1])
             return false;
@@ -204,12 +252,18 @@ static bool check_assign(kiln_trace *tr, kiln_tensor *destination, const kiln_te
 
 bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
 {
-    kiln_trace *tr = destination && source ? kiln_trace_current() : NULL;
+    bool given = kiln_tensor_given(destination, "assign") && kiln_tensor_given(source, "assign");
+    kiln_trace *tr = given ? kiln_trace_current() : NULL;
     if (!tr || !kiln_trace_settle(destination) || !check_assign(tr, destination, source))
         return false;
-    bool ok = false;
-    kiln_scope
-        ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
+    kiln_thread *th = kiln_thread_state();
+    bool ok = false, enabled = th->grad_enabled, needed = kiln_needs_grad(source);
+    if (destination->detached) { /* gradients learn of it only where it brings one */
+        th->grad_enabled = enabled && needed;
+        destination->detached = !th->grad_enabled;
+    }
+    kiln_inner_scope ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
+    th->grad_enabled = enabled;
     return ok;
 }
 
@@ -258,7 +312,9 @@ static kiln_tensor *move(kiln_trace *tr, kiln_tensor *t, kiln_device device)
 
 kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device)
 {
-    if (!t || t->device == device)
+    if (!kiln_tensor_given(t, "to"))
+        return NULL;
+    if (t->device == device)
         return t;
     kiln_trace *tr = kiln_device_describe(device, NULL) ? kiln_trace_current() : NULL;
     if (!tr || !t->storage->recipe)

@@ -27,15 +27,25 @@ void kiln_grad_scope_leave(kiln_grad_scope *scope)
     scope->active = false;
 }
 
-static bool is_graph(const kiln_tensor *t)
+void kiln_grad_scope_end(kiln_grad_scope *scope)
 {
     kiln_thread *th = kiln_thread_state();
-    return !t->leaf && t->requires_grad && th && th->trace && t->epoch == th->trace->epoch;
+    if (scope->inside && th && !th->told_broken_block) {
+        th->told_broken_block = true;
+        kiln_scope_broken("kiln_no_grad", "the loop goes on");
+    }
+    kiln_grad_scope_leave(scope);
+}
+
+/* True for what was computed from tensors that need gradients. */
+static bool is_graph(const kiln_tensor *t)
+{
+    return !(t->leaf && t->requires_grad) && kiln_needs_grad(t);
 }
 
 kiln_tensor *kiln_requires_grad(kiln_tensor *t, bool wanted)
 {
-    if (!t)
+    if (!kiln_tensor_given(t, "requires_grad"))
         return NULL;
     if (wanted && !kiln_dtype_is_float((kiln_dtype)t->dtype))
         return kiln_fail(KILN_E_DTYPE, "requires_grad", "%s is %s; only floats have gradients",
@@ -63,37 +73,34 @@ kiln_tensor *kiln_requires_grad(kiln_tensor *t, bool wanted)
     return t;
 }
 
-bool kiln_needs_grad(const kiln_tensor *t)
-{
-    return t && t->requires_grad && (t->leaf || is_graph(t));
-}
-
-/* On a device that runs on, a step can turn out to have failed after it was left: its gradients count as never made. */
 kiln_tensor *kiln_grad_of(const kiln_tensor *t)
 {
-    kiln_tensor *grad = t && t->extra ? t->extra->grad : NULL;
-    return grad && kiln_storage_computed(grad->storage) ? grad : NULL;
+    return t && kiln_tensor_usable(t, "grad_of") ? kiln_tensor_grad(t) : NULL;
 }
 
 void kiln_zero_grad_of(kiln_tensor *t)
 {
-    if (!t || !t->extra || !t->extra->grad)
+    if (!t || !kiln_tensor_usable(t, "zero_grad_of") || !t->extra || !t->extra->grad)
         return;
     kiln_tensor_unref(t->extra->grad);
     t->extra->grad = NULL;
+    if (kiln_thread_current && !kiln_thread_current->nframes)
+        kiln_trace_given_up();
 }
 
 bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context)
 {
-    kiln_tensor_extra *e = t ? kiln_tensor_extras(t) : NULL;
+    kiln_tensor_extra *e = kiln_tensor_given(t, "set_grad_hook") ? kiln_tensor_extras(t) : NULL;
     if (!e)
         return false;
+    atomic_fetch_add(&kiln_hooks, (hook != NULL) - (e->hook != NULL));
     e->hook = hook;
     e->hook_context = context;
     /* A computed tensor's hook is found through its value: let the value point at it. */
     kiln_trace *tr = kiln_trace_current();
-    if (tr && is_graph(t) && !tr->values[t->value].leaf)
-        tr->values[t->value].leaf = kiln_tensor_ref(t);
+    int32_t value = tr && is_graph(t) ? kiln_trace_value(tr, t) : -1;
+    if (value >= 0 && !tr->values[value].leaf)
+        tr->values[value].leaf = kiln_tensor_ref(t);
     return true;
 }
 
@@ -103,11 +110,46 @@ typedef struct walk {
     kiln_trace *tr;
     kiln_tensor **grads;     /* by value: what has reached it so far, owned by the scope of the walk */
     int64_t count, capacity; /* values when the walk began; room in grads */
-    bool *stop;              /* kiln_grad: values whose gradient is wanted; NULL for kiln_backward */
-    bool accumulate;         /* kiln_backward: into the leaves' .grad */
-    bool hooked;             /* some value has a hook: others may hold on to what the walk makes */
-    kiln_stretch *stretch;   /* is told what arrives where; NULL: this walk cannot be written again */
+    int32_t *arrived;        /* values that a gradient has reached: a heap, the newest first, then those walked past */
+    int64_t nheap, narrived, arrived_capacity;
+    bool accumulate;       /* kiln_backward: into the leaves' .grad. Else kiln_grad, which stops at wanted values */
+    bool retain;           /* what was gone through can be gone through again */
+    bool hooked;           /* some value has a hook: others may hold on to what the walk makes */
+    kiln_stretch *stretch; /* is told what arrives where; NULL: this walk cannot be written again */
 } walk;
+
+/* ---- Values in the order they are walked past ----
+ * Values and nodes are numbered as they were written: newest first, every gradient is complete before it is used. Only
+ * values that a gradient has reached are looked at, however long the trace is. */
+
+static bool push(walk *w, int32_t value)
+{
+    if (!KILN_GROW(w->arrived, w->arrived_capacity, w->narrived + 1))
+        return false;
+    int32_t *heap = w->arrived;
+    heap[w->narrived++] = heap[w->nheap]; /* the first of those walked past makes room */
+    int64_t i = w->nheap++;
+    for (; i > 0 && heap[(i - 1) / 2] < value; i = (i - 1) / 2)
+        heap[i] = heap[(i - 1) / 2];
+    heap[i] = value;
+    return true;
+}
+
+/* The newest value in the heap, which leaves it. */
+static int32_t pop(walk *w)
+{
+    int32_t *heap = w->arrived, top = heap[0], last = heap[--w->nheap];
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < w->nheap; i = child) {
+        child += child + 1 < w->nheap && heap[child + 1] > heap[child];
+        if (heap[child] < last)
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    heap[w->nheap] = top;
+    return top;
+}
 
 static bool add_grad(walk *w, int32_t value, kiln_tensor *g)
 {
@@ -118,8 +160,10 @@ static bool add_grad(walk *w, int32_t value, kiln_tensor *g)
     v = &w->tr->values[value]; /* recording may have moved the values */
     if (g->dtype != v->dtype && !(g = kiln_cast(g, (kiln_dtype)v->dtype)))
         return false;
+    if (!w->grads[value] && !push(w, value))
+        return false;
     kiln_tensor *sum = w->grads[value] ? kiln_add(w->grads[value], g) : g;
-    w->grads[value] = sum;
+    w->grads[value] = sum ? sum : g;
     return sum != NULL;
 }
 
@@ -248,7 +292,7 @@ static bool leaf_arrived(walk *w, int32_t value)
     kiln_tensor_extra *e = kiln_tensor_extras(t);
     if (!e)
         return false;
-    kiln_tensor *g = w->grads[value], *before = kiln_grad_of(t);
+    kiln_tensor *g = w->grads[value], *before = kiln_tensor_grad(t);
     if (before) {
         g = kiln_add(before, g);
         w->stretch = NULL;
@@ -257,20 +301,23 @@ static bool leaf_arrived(walk *w, int32_t value)
     return g && (!w->stretch || kiln_stretch_arrived(w->stretch, value, g->value)) && hand_grad(w->tr, t, before, g);
 }
 
-/* Values and nodes are in the order they were written, so one pass from the last to the first sees every gradient
- * complete before it is used. */
-static bool walk_back(walk *w, int32_t from)
+static bool walk_back(walk *w)
 {
-    for (int32_t v = from; v >= 0; v--) {
+    while (w->nheap) {
+        int32_t v = pop(w);
         const kiln_value *value = &w->tr->values[v];
         int32_t node = value->node;
         bool leaf = value->leaf && value->leaf->leaf;
         if (leaf && !leaf_arrived(w, v))
             return false;
-        if (leaf || (w->stop && w->stop[v]) || node < 0)
+        if (leaf || (!w->accumulate && value->wanted) || node < 0)
             continue;
-        /* At a node's first output the gradients of all of its outputs are known. */
-        if (v == w->tr->nodes[node].out && w->tr->nodes[node].requires_grad && !back_node(w, node))
+        /* Once: at the oldest of its results that something has arrived at, all of them are complete. */
+        const kiln_node *n = &w->tr->nodes[node];
+        bool last = true;
+        for (int32_t older = n->out; older < v; older++)
+            last &= !w->grads[older];
+        if (last && n->requires_grad && !back_node(w, node))
             return false;
     }
     return true;
@@ -278,6 +325,8 @@ static bool walk_back(walk *w, int32_t from)
 
 static bool has_hooks(const kiln_trace *tr)
 {
+    if (!atomic_load_explicit(&kiln_hooks, memory_order_relaxed))
+        return false;
     for (int64_t i = 0; i < tr->nvalues; i++) {
         const kiln_tensor *t = tr->values[i].leaf;
         if (t && t->extra && t->extra->hook)
@@ -297,6 +346,23 @@ static bool walk_again(kiln_trace *tr)
         if (!g || !kiln_tensor_extras(t) || !hand_grad(tr, t, NULL, g))
             return false;
     }
+    return true;
+}
+
+/* The lists of the last walk, if no other walk, begun by a hook, has them. */
+static bool take_lists(walk *w)
+{
+    kiln_trace *tr = w->tr;
+    w->grads = tr->spare_grads;
+    w->arrived = tr->spare_arrived;
+    int64_t had = w->capacity = tr->spare_grads_capacity;
+    w->arrived_capacity = tr->spare_arrived_capacity;
+    tr->spare_grads = NULL;
+    tr->spare_arrived = NULL;
+    tr->spare_grads_capacity = tr->spare_arrived_capacity = 0;
+    if (!KILN_GROW(w->grads, w->capacity, w->count))
+        return false;
+    memset(w->grads + had, 0, (size_t)(w->capacity - had) * sizeof *w->grads);
     return true;
 }
 
@@ -322,57 +388,88 @@ static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *wh
     if (!grad && !(grad = kiln_ones_like(output)))
         return false;
     w->count = w->tr->nvalues;
-    w->grads = w->tr->spare_grads;
-    w->capacity = w->tr->spare_grads_capacity;
-    w->tr->spare_grads = NULL; /* a hook may start a walk of its own */
-    w->tr->spare_grads_capacity = 0;
-    if (!KILN_GROW(w->grads, w->capacity, w->count))
-        return false;
-    memset(w->grads, 0, (size_t)w->count * sizeof *w->grads);
-    return add_grad(w, value, grad) && walk_back(w, value) && (!w->stretch || kiln_stretch_end(w->stretch, w->tr));
+    return take_lists(w) && add_grad(w, value, grad) && walk_back(w) &&
+           (!w->stretch || kiln_stretch_end(w->stretch, w->tr));
 }
 
 static void end_walk(walk *w)
 {
     kiln_trace *tr = w->tr;
     tr->walks--;
-    if (!w->grads)
-        return;
-    kiln_free(tr->spare_grads);
-    tr->spare_grads = w->grads;
-    tr->spare_grads_capacity = w->capacity;
+    for (int64_t i = 0; i < w->narrived; i++)
+        w->grads[w->arrived[i]] = NULL;
+    if (w->capacity > tr->spare_grads_capacity) {
+        kiln_free(tr->spare_grads);
+        tr->spare_grads = w->grads;
+        tr->spare_grads_capacity = w->capacity;
+    } else
+        kiln_free(w->grads);
+    if (w->arrived_capacity > tr->spare_arrived_capacity) {
+        kiln_free(tr->spare_arrived);
+        tr->spare_arrived = w->arrived;
+        tr->spare_arrived_capacity = w->arrived_capacity;
+    } else
+        kiln_free(w->arrived);
 }
 
-bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad)
+static bool backward(kiln_tensor *output, kiln_tensor *grad, bool retain)
 {
-    kiln_trace *tr = output ? kiln_trace_current() : NULL;
+    bool given = kiln_tensor_given(output, "backward") && (!grad || kiln_tensor_usable(grad, "backward"));
+    kiln_trace *tr = given ? kiln_trace_current() : NULL;
     if (!tr)
         return false;
-    walk w = {.tr = tr, .accumulate = true};
+    walk w = {.tr = tr, .accumulate = true, .retain = retain};
     bool ok = false;
     tr->walks++;
-    kiln_scope
-        kiln_no_grad
-            ok = seed(&w, output, grad, "backward");
+    kiln_inner_scope kiln_no_grad ok =
+        seed(&w, output, grad, "backward") && (retain || kiln_trace_walked(tr, kiln_trace_value(tr, output)));
     end_walk(&w);
     return ok;
 }
 
+static bool has_one_element(const kiln_tensor *loss)
+{
+    if (!kiln_tensor_given(loss, "backward"))
+        return false;
+    if (kiln_numel(loss) == 1)
+        return true;
+    kiln_fail(KILN_E_GRADIENT, "backward", "the loss has shape %s, but must have one element",
+              kiln_shape_text(loss->ndim, loss->shape));
+    return kiln_hint("reduce it with kiln_mean_all or kiln_sum_all, or use kiln_backward_with");
+}
+
+bool kiln_backward_with(kiln_tensor *output, kiln_tensor *grad)
+{
+    return backward(output, grad, false);
+}
+
 bool kiln_backward(kiln_tensor *loss)
 {
-    if (!loss)
-        return false;
-    if (kiln_numel(loss) != 1) {
-        kiln_fail(KILN_E_GRADIENT, "backward", "the loss has shape %s, but must have one element",
-                  kiln_shape_text(loss->ndim, loss->shape));
-        return kiln_hint("reduce it with kiln_mean_all or kiln_sum_all, or use kiln_backward_with");
+    return has_one_element(loss) && backward(loss, NULL, false);
+}
+
+bool kiln_backward_retain(kiln_tensor *loss)
+{
+    return has_one_element(loss) && backward(loss, NULL, true);
+}
+
+/* Marks the values of the inputs as wanted, or no longer so. */
+static bool mark_wanted(kiln_trace *tr, kiln_tensor *const *inputs, int n, bool wanted)
+{
+    bool ok = true;
+    for (int i = 0; i < n; i++) {
+        int32_t value = kiln_trace_value(tr, inputs[i]);
+        if (value >= 0)
+            tr->values[value].wanted = wanted;
+        ok &= value >= 0;
     }
-    return kiln_backward_with(loss, NULL);
+    return ok;
 }
 
 bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const *inputs, int n, kiln_tensor **grads)
 {
-    kiln_trace *tr = output && inputs && grads ? kiln_trace_current() : NULL;
+    bool given = kiln_tensor_given(output, "grad") && (!grad_output || kiln_tensor_usable(grad_output, "grad"));
+    kiln_trace *tr = given && inputs && grads ? kiln_trace_current() : NULL;
     if (!tr)
         return false;
     for (int i = 0; i < n; i++)
@@ -380,30 +477,25 @@ bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const
             return kiln_fail(KILN_E_GRADIENT, "grad", "input %d does not need a gradient", i + 1);
     walk w = {.tr = tr};
     tr->walks++;
-    bool ok = kiln_trace_value(tr, output) >= 0;
-    for (int i = 0; ok && i < n; i++) /* first all values, then arrays of their number */
-        ok = kiln_trace_value(tr, inputs[i]) >= 0;
-    w.stop = ok ? kiln_alloc_zero((size_t)tr->nvalues, sizeof *w.stop) : NULL;
-    ok = w.stop != NULL;
-    for (int i = 0; ok && i < n; i++)
-        w.stop[kiln_trace_value(tr, inputs[i])] = true;
-    ok = ok && seed(&w, output, grad_output, "grad");
+    bool ok = mark_wanted(tr, inputs, n, true) && seed(&w, output, grad_output, "grad");
     for (int i = 0; ok && i < n; i++) {
         int32_t v = kiln_trace_value(tr, inputs[i]);
         grads[i] = v < w.count && w.grads[v] ? w.grads[v] : kiln_zeros_like(inputs[i]);
         ok = grads[i] != NULL;
     }
+    mark_wanted(tr, inputs, n, false);
     end_walk(&w);
-    kiln_free(w.stop);
     return ok;
 }
 
 kiln_tensor *kiln_detach(kiln_tensor *t)
 {
-    if (!t)
+    if (!kiln_tensor_given(t, "detach"))
         return NULL;
     kiln_tensor *window = NULL;
     kiln_no_grad
         window = kiln_permute(t, t->ndim, (const int64_t[]){0, 1, 2, 3, 4, 5, 6, 7}); /* the whole, as it is */
+    if (window)
+        window->detached = true;
     return window;
 }

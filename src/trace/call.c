@@ -157,7 +157,8 @@ static bool call_without_scope(const kiln_op *op, kiln_tensor *const *in, int ni
                                kiln_device device, kiln_tensor **out)
 {
     bool ok = false;
-    kiln_scope {
+    kiln_inner_scope
+    {
         ok = call_on(op, in, nin, attrs, device, out);
         for (int j = 0; ok && j < (op->nout ? op->nout : 1); j++)
             kiln_keep(out[j]);
@@ -178,6 +179,9 @@ bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln
         out[j] = NULL;
     if (nin < op->min_in || nin > KILN_MAX_INPUTS || (op->max_in >= op->min_in && nin > op->max_in && op->max_in > 0))
         return kiln_fail(KILN_E_ARGUMENT, op->name, "%d operands were given", nin);
+    for (int i = 0; i < nin; i++)
+        if (in[i] && !kiln_tensor_usable(in[i], op->name))
+            return false;
     for (int i = 0; i < op->min_in || (op->max_in < 0 && i < nin); i++)
         if (!in[i]) { /* the error that made it NULL is kept already; without one, NULL itself is the mistake */
             if (kiln_ok())

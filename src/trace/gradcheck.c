@@ -7,6 +7,7 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "tensor/scope.h"
 #include "ops/op.h"
 
 static const char who[] = "gradcheck";
@@ -124,14 +125,13 @@ static bool value_with(check *k, int input, const double *data, double *value)
 {
     const kiln_tensor *t = k->inputs[input];
     bool ok = false;
-    kiln_scope {
+    kiln_inner_scope
+    {
         kiln_grad_scope recording __attribute__((cleanup(kiln_grad_scope_leave), unused)) =
             kiln_grad_scope_enter(k->second);
         kiln_tensor *x = kiln_tensor_new(data, KILN_F64, t->ndim, t->shape, t->device);
-        if (!kiln_requires_grad(x, true))
-            break;
         set_args(k, input, x);
-        kiln_tensor *scalar = scalar_of(k);
+        kiln_tensor *scalar = kiln_requires_grad(x, true) ? scalar_of(k) : NULL;
         ok = scalar && kiln_read(scalar, value, sizeof *value);
     }
     return ok;
@@ -191,7 +191,8 @@ static bool check_order(check *k, bool second, double *grad, double *data)
 {
     k->second = second;
     bool ok = false;
-    kiln_scope {
+    kiln_inner_scope
+    {
         kiln_grad_scope recording __attribute__((cleanup(kiln_grad_scope_leave), unused)) = kiln_grad_scope_enter(true);
         ok = analytic(k, grad);
     }

@@ -140,7 +140,6 @@ bool kiln_program_record(kiln_program *p)
     if (is_uniform(p))
         return record_node(tr, p);
     bool ok = false;
-    kiln_scope
-        ok = write_rows(p);
+    kiln_inner_scope ok = write_rows(p);
     return ok;
 }

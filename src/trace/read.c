@@ -71,7 +71,7 @@ static kiln_tensor *computed(kiln_tensor *t, const char *who)
 
 bool kiln_read(kiln_tensor *t, void *out, size_t bytes)
 {
-    if (!t)
+    if (!kiln_tensor_given(t, "read"))
         return false;
     size_t size = kiln_dtype_size((kiln_dtype)t->dtype), want = (size_t)kiln_numel(t) * size;
     if (!out || bytes != want)
@@ -79,15 +79,14 @@ bool kiln_read(kiln_tensor *t, void *out, size_t bytes)
                          kiln_shape_text(t->ndim, t->shape), kiln_dtype_name((kiln_dtype)t->dtype), want,
                          out ? bytes : 0);
     bool ok = false;
-    kiln_scope
-        if ((t = computed(t, "read")))
-            ok = !bytes || kiln_copy_out(t->device, out, t->storage->address + (uint64_t)t->offset * size, bytes);
+    kiln_inner_scope if ((t = computed(t, "read"))) ok =
+        !bytes || kiln_copy_out(t->device, out, t->storage->address + (uint64_t)t->offset * size, bytes);
     return ok;
 }
 
 bool kiln_write(kiln_tensor *t, const void *data, size_t bytes)
 {
-    if (!t)
+    if (!kiln_tensor_given(t, "write"))
         return false;
     size_t size = kiln_dtype_size((kiln_dtype)t->dtype), want = (size_t)kiln_numel(t) * size;
     if (!data || bytes != want)
@@ -95,11 +94,11 @@ bool kiln_write(kiln_tensor *t, const void *data, size_t bytes)
                          kiln_shape_text(t->ndim, t->shape), kiln_dtype_name((kiln_dtype)t->dtype), want,
                          data ? bytes : 0);
     bool ok = false;
-    kiln_scope
-        kiln_no_grad {
-            kiln_tensor *source = kiln_tensor_new(data, (kiln_dtype)t->dtype, t->ndim, t->shape, t->device);
-            ok = source && kiln_assign(t, source);
-        }
+    kiln_inner_scope kiln_no_grad
+    {
+        kiln_tensor *source = kiln_tensor_new(data, (kiln_dtype)t->dtype, t->ndim, t->shape, t->device);
+        ok = source && kiln_assign(t, source);
+    }
     return ok;
 }
 
@@ -114,7 +113,7 @@ static bool read_one(kiln_tensor *t, double *f, int64_t *i)
         int32_t i32;
         uint8_t u8;
     } raw;
-    if (!t)
+    if (!kiln_tensor_given(t, "item"))
         return false;
     if (kiln_numel(t) != 1)
         return kiln_fail(KILN_E_SHAPE, "item", "the tensor has shape %s, but one element is needed",

@@ -51,7 +51,7 @@ static bool same_values(const kiln_stretch *s, const kiln_trace *tr)
 static bool leaves_are_free(const kiln_stretch *s, const kiln_trace *tr)
 {
     for (int64_t i = 0; i < s->narrivals; i++)
-        if (kiln_grad_of(tr->values[s->arrivals[i].leaf].leaf))
+        if (kiln_tensor_grad(tr->values[s->arrivals[i].leaf].leaf))
             return false;
     return true;
 }

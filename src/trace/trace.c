@@ -16,6 +16,7 @@ static void trace_free(kiln_trace *tr)
     kiln_map_free(&tr->leaves);
     kiln_map_free(&tr->slot_of);
     kiln_map_free(&tr->written);
+    kiln_map_free(&tr->own);
     kiln_free(tr->values);
     kiln_free(tr->nodes);
     kiln_free(tr->operands);
@@ -30,7 +31,10 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->addresses);
     kiln_free(tr->blocks);
     kiln_free(tr->replaced);
+    kiln_free(tr->walked);
+    kiln_free(tr->moves);
     kiln_free(tr->spare_grads);
+    kiln_free(tr->spare_arrived);
     kiln_stretch_free(tr->stretch);
     kiln_free(tr);
 }
@@ -45,7 +49,7 @@ kiln_trace *kiln_trace_make(void)
     tr->eager = eager && *eager && strcmp(eager, "0") != 0;
     tr->epoch = atomic_fetch_add(&next_epoch, 1);
     tr->segment = 1;
-    tr->leaves.stamp = tr->slot_of.stamp = tr->written.stamp = 1;
+    tr->leaves.stamp = tr->slot_of.stamp = tr->written.stamp = tr->own.stamp = 1;
     th->trace = tr;
     th->trace_free = trace_free;
     return tr;
@@ -57,7 +61,7 @@ static void start_segment(kiln_trace *tr)
     tr->first_node = (int32_t)tr->nnodes;
     tr->first_value = (int32_t)tr->nvalues;
     tr->first_float = (int32_t)tr->nfloats;
-    tr->nimports = tr->nslots = tr->ncode = 0;
+    tr->nimports = tr->nslots = tr->ncode = tr->overwrites = tr->nmoves = 0;
     kiln_map_clear(&tr->slot_of);
 }
 
@@ -76,7 +80,7 @@ void kiln_trace_clear(kiln_trace *tr)
         kiln_tensor_unref(v->leaf);
     }
     tr->nvalues = tr->nnodes = tr->noperands = tr->nints = tr->nfloats = 0;
-    tr->graph_handles = 0;
+    tr->graph_handles = tr->nassigned = tr->nwalked = 0;
     kiln_map_clear(&tr->leaves);
     kiln_map_clear(&tr->written);
     start_segment(tr);
@@ -123,6 +127,21 @@ bool kiln_trace_fail_no_value(const kiln_storage *s, const char *who)
         "call kiln_eval in the thread that wrote it before handing it over; after an error, write it again");
 }
 
+/* Values of this trace are saved before their memory is assigned to: somebody else has done that. Always false. */
+static bool fail_overwritten(const kiln_trace *tr, const kiln_value *v)
+{
+    const kiln_tensor *leaf = v->leaf ? v->leaf : tr->values[v->base].leaf;
+    const kiln_op *maker = v->node >= 0 ? tr->nodes[v->node].origin : NULL, *reader = kiln_thread_state()->composing;
+    const char *name = leaf ? kiln_get_name(leaf) : "";
+    kiln_fail(KILN_E_STATE, reader ? reader->name : NULL,
+              "%s%s%s %s is still needed, but was overwritten by another thread, or by steps that were not recorded",
+              *name   ? name
+              : maker ? "the result of "
+                      : "a tensor",
+              !*name && maker ? maker->name : "", *name || maker ? "" : "", kiln_shape_text(v->ndim, v->shape));
+    return kiln_hint("compute and use it within one kiln_step, or kiln_clone it");
+}
+
 /* Makes a value from before the segment (or a leaf) readable in it. Leaves get value numbers too, when they are first
  * met, so a value's own number may differ between equal segments (and be the same in different ones): the code numbers
  * imports by first use, and what the segment makes by node and output. */
@@ -132,10 +151,8 @@ static bool import_value(kiln_trace *tr, int32_t value)
     kiln_storage *s = tr->values[v->base].storage;
     if (!kiln_trace_has_value(s, NULL))
         return false;
-    if (v->version != s->memory_version) {
-        kiln_fail(KILN_E_STATE, NULL, "a value that is still needed (probably by a gradient) was overwritten in place");
-        return kiln_hint("assign after kiln_backward, or kiln_clone the value before assigning");
-    }
+    if (tr->values[v->base].version != s->memory_version)
+        return fail_overwritten(tr, v);
     int32_t slot;
     if (!KILN_GROW(tr->imports, tr->imports_capacity, tr->nimports + 1) || !kiln_trace_slot(tr, s, &slot) ||
         !KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 6 + 2 * KILN_MAX_DIMS))
@@ -160,15 +177,16 @@ static bool import_value(kiln_trace *tr, int32_t value)
 
 /* ---- Values ---- */
 
-static kiln_value *new_value(kiln_trace *tr, int32_t node, kiln_storage *storage, int dtype, int ndim,
-                             const int64_t *shape, const int64_t *stride, int64_t offset)
+kiln_value *kiln_trace_new_value(kiln_trace *tr, int32_t node, kiln_storage *storage, int dtype, int ndim,
+                                 const int64_t *shape, const int64_t *stride, int64_t offset)
 {
     kiln_value *v = &tr->values[tr->nvalues];
     v->node = node;
     v->base = (int32_t)tr->nvalues++;
     v->dtype = (uint8_t)dtype;
     v->ndim = (uint8_t)ndim;
-    v->requires_grad = v->needed = false;
+    v->requires_grad = v->needed = v->unrecorded = v->assigned = v->spent = v->wanted = false;
+    v->holders = 0;
     v->version = storage->version;
     v->import = -1;
     v->import_segment = 0;
@@ -180,121 +198,6 @@ static kiln_value *new_value(kiln_trace *tr, int32_t node, kiln_storage *storage
         v->stride[d] = stride[d];
     }
     return v;
-}
-
-/* What a tensor from outside the trace holds. */
-static int32_t leaf_value(kiln_trace *tr, kiln_tensor *t)
-{
-    if (!KILN_GROW(tr->values, tr->values_capacity, tr->nvalues + 1) || !kiln_map_reserve(&tr->leaves, 1))
-        return -1;
-    int32_t *known = kiln_map_at(&tr->leaves, t);
-    if (*known >= 0 && tr->values[*known].version == t->storage->memory_version &&
-        tr->values[*known].requires_grad == (t->requires_grad && t->leaf))
-        return *known;
-    kiln_value *v = new_value(tr, -1, t->storage, t->dtype, t->ndim, t->shape, t->stride, t->offset);
-    v->version = t->storage->memory_version;
-    kiln_storage_ref(t->storage);
-    v->requires_grad = t->requires_grad && t->leaf;
-    v->leaf = kiln_tensor_ref(t); /* also keeps the address from being reused while the map knows it */
-    return *known = v->base;
-}
-
-/* A window with t's geometry onto the newest value of its storage. */
-static int32_t rewindow(kiln_trace *tr, kiln_tensor *t, int32_t base)
-{
-    extern const kiln_op kiln_op_as_strided;
-    const kiln_value *v = &tr->values[base];
-    size_t bytes = t->ndim * sizeof *t->shape;
-    if (!(t->leaf && t->requires_grad) && v->ndim == t->ndim && v->dtype == t->dtype && t->offset == 0 &&
-        memcmp(v->shape, t->shape, bytes) == 0 && memcmp(v->stride, t->stride, bytes) == 0)
-        return base; /* the whole of it, as it is */
-    kiln_call call = {.op = &kiln_op_as_strided, .nin = 1, .nout = 1};
-    kiln_tensor *handle = kiln_trace_handle(tr, base), *window = NULL;
-    if (!handle)
-        return -1;
-    call.in = &handle;
-    kiln_attrs *a = &call.attrs;
-    a->i[a->nints++] = t->ndim;
-    for (int d = 0; d < t->ndim; d++)
-        a->i[a->nints++] = t->shape[d];
-    for (int d = 0; d < t->ndim; d++)
-        a->i[a->nints++] = t->stride[d];
-    a->i[a->nints++] = t->offset;
-    kiln_desc_like(&call.out[0], t);
-    memcpy(call.out[0].stride, t->stride, sizeof t->stride);
-    call.out[0].offset = t->offset;
-    bool ok = kiln_trace_record(tr, &call, t->device, NULL, &window);
-    int32_t value = ok ? window->value : -1;
-    if (ok && t->leaf && t->requires_grad) { /* a parameter after its update: a leaf again */
-        tr->values[value].requires_grad = true;
-        tr->values[value].leaf = kiln_tensor_ref(t);
-    }
-    kiln_release(handle);
-    kiln_release(window);
-    return value;
-}
-
-/* From now on the handle stands for `value`. Unless it is a parameter, whether it needs a gradient follows from that.
- */
-static void point_at(kiln_trace *tr, kiln_tensor *t, int32_t value)
-{
-    bool counted = t->requires_grad && !t->leaf && t->epoch == tr->epoch;
-    t->epoch = tr->epoch;
-    t->value = value;
-    t->version = t->storage->version;
-    if (t->leaf && t->requires_grad)
-        return;
-    t->requires_grad = tr->values[value].requires_grad;
-    t->leaf = t->leaf && !t->requires_grad;
-    tr->graph_handles += (int)t->requires_grad - (int)counted;
-}
-
-int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t)
-{
-    kiln_storage *s = t->storage;
-    if (t->epoch == tr->epoch && t->version == s->version)
-        return t->value;
-    if (s->recipe)
-        return kiln_trace_made_value(tr, t);
-    int32_t written = tr->written.count ? kiln_map_get(&tr->written, s) : -1;
-    /* What was assigned and has run is in memory: a plain import, unless a gradient is to flow back through it. */
-    if (written >= 0 && (tr->values[written].node >= tr->first_node || tr->values[written].requires_grad)) {
-        int32_t value = rewindow(tr, t, written);
-        if (value >= 0)
-            point_at(tr, t, value);
-        return value;
-    }
-    return kiln_trace_has_value(s, NULL) ? leaf_value(tr, t) : -1;
-}
-
-/* Takes over a reference to the storage. */
-static kiln_tensor *handle_of(kiln_trace *tr, int32_t value, kiln_storage *s)
-{
-    const kiln_value *v = &tr->values[value];
-    kiln_tensor *t = kiln_tensor_make(s, (kiln_dtype)v->dtype, v->ndim, v->shape, v->stride, v->offset);
-    if (!t)
-        return NULL;
-    t->epoch = tr->epoch;
-    t->value = value;
-    t->version = s->version; /* the handle means this value, also if the storage was assigned to since */
-    t->leaf = false;
-    t->requires_grad = v->requires_grad;
-    tr->graph_handles += v->requires_grad;
-    return t;
-}
-
-kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value)
-{
-    kiln_storage *s = tr->values[tr->values[value].base].storage;
-    kiln_storage_ref(s);
-    return handle_of(tr, value, s);
-}
-
-void kiln_trace_forget(const kiln_tensor *t)
-{
-    kiln_thread *th = kiln_thread_state();
-    if (th && th->trace && t->epoch == th->trace->epoch)
-        th->trace->graph_handles--;
 }
 
 /* ---- Nodes ---- */
@@ -319,7 +222,7 @@ static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, 
     *word++ = (int64_t)nin << 32 | nints << 16 | nfloats;
     for (int i = 0; i < nin; i++) {
         tr->operands[n->in + i] = in[i];
-        *word++ = in[i] < 0 ? INT64_MIN : tr->values[in[i]].number;
+        *word++ = in[i] < 0 || kiln_trace_is_path(n->op, i) ? INT64_MIN : tr->values[in[i]].number;
     }
     for (int i = 0; i < nints; i++)
         *word++ = tr->ints[n->ints + i] = c->attrs.i[i];
@@ -355,8 +258,8 @@ static bool add_output(kiln_trace *tr, const kiln_desc *d, const kiln_node *n, i
     int64_t dense[KILN_MAX_DIMS];
     if (!view)
         kiln_dense_strides(d->ndim, d->shape, dense);
-    kiln_value *v = new_value(tr, (int32_t)tr->nnodes, s, d->dtype, d->ndim, d->shape, view ? d->stride : dense,
-                              view ? d->offset : 0);
+    kiln_value *v = kiln_trace_new_value(tr, (int32_t)tr->nnodes, s, d->dtype, d->ndim, d->shape,
+                                         view ? d->stride : dense, view ? d->offset : 0);
     v->number = (v->node - tr->first_node) * KILN_MAX_OUTPUTS + j;
     v->requires_grad = n->requires_grad && kiln_dtype_is_float(d->dtype);
     if (view) {
@@ -364,7 +267,7 @@ static bool add_output(kiln_trace *tr, const kiln_desc *d, const kiln_node *n, i
         v->version = base->version;
     } else
         s->trace_refs += !s->has_memory;
-    return !out || (out[j] = handle_of(tr, n->out + j, s));
+    return !out || (out[j] = kiln_trace_handle_of(tr, n->out + j, s));
 }
 
 static void take_back_outputs(kiln_trace *tr, int64_t values)
@@ -378,7 +281,8 @@ static void take_back_outputs(kiln_trace *tr, int64_t values)
     }
 }
 
-/* Numbers of the operands' values, made readable in the segment. */
+/* Numbers of the operands' values, made readable in the segment: all of them but what a view only hands gradients to.
+ */
 static bool find_operands(kiln_trace *tr, const kiln_call *c, int32_t *in, bool *grad)
 {
     for (int i = 0; i < c->nin; i++) {
@@ -386,12 +290,12 @@ static bool find_operands(kiln_trace *tr, const kiln_call *c, int32_t *in, bool 
         in[i] = -1;
         if (!t)
             continue;
-        bool current = t->epoch == tr->epoch && t->version == t->storage->version;
-        if ((in[i] = current ? t->value : kiln_trace_value(tr, t)) < 0)
+        if ((in[i] = kiln_trace_knows(tr, t) ? t->value : kiln_trace_value(tr, t)) < 0)
             return false;
         const kiln_value *v = &tr->values[in[i]];
         *grad |= v->requires_grad;
-        if (v->import_segment != tr->segment && v->node < tr->first_node && !import_value(tr, in[i]))
+        bool known = v->import_segment == tr->segment || v->node >= tr->first_node;
+        if (!known && !kiln_trace_is_path(c->op, i) && !import_value(tr, in[i]))
             return false;
     }
     return true;
@@ -428,6 +332,8 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
             take_back_outputs(tr, n->out);
             return false;
         }
+    if (out && c->op->cls == KILN_CLASS_VIEW)
+        out[0]->detached = c->in[0]->detached;
     tr->ncode = ncode;
     tr->nnodes++;
     tr->noperands += n->nin;
@@ -437,7 +343,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
 }
 
 /* Many nodes that nothing will ever read may pile up where no step ends: run them off at some point. */
-enum { SEGMENT_LIMIT = 20000 };
+enum { SEGMENT_LIMIT = 4000 };
 
 bool kiln_trace_tidy(kiln_trace *tr)
 {
@@ -445,9 +351,32 @@ bool kiln_trace_tidy(kiln_trace *tr)
     if (th->steps || tr->busy)
         return true;
     bool ok = tr->nnodes - tr->first_node <= SEGMENT_LIMIT || kiln_flush(tr, false);
-    if (tr->nvalues && tr->nnodes == tr->first_node && !tr->graph_handles && !tr->walks)
+    if (tr->nvalues && tr->nnodes == tr->first_node && !tr->walks && !kiln_trace_has_graph(tr))
         kiln_trace_clear(tr);
     return ok;
+}
+
+/* True if somebody can ask for something that is pending. */
+static bool is_pending_seen(const kiln_trace *tr)
+{
+    for (int64_t i = tr->first_value; i < tr->nvalues; i++) {
+        const kiln_value *v = &tr->values[i];
+        if (v->base == i && v->node >= 0 && kiln_trace_is_seen(v->storage))
+            return true;
+    }
+    return false;
+}
+
+bool kiln_trace_end_segment(kiln_trace *tr)
+{
+    kiln_thread *th = kiln_thread_state();
+    if (th->steps || tr->busy || tr->walks)
+        return true;
+    if (tr->overwrites && !kiln_flush(tr, false))
+        return false;
+    if (tr->nnodes > tr->first_node && !kiln_trace_has_graph(tr) && !is_pending_seen(tr))
+        kiln_trace_clear(tr);
+    return kiln_trace_tidy(tr);
 }
 
 /* What was written before a step is computed before it, so that a step that fails takes nothing else with it. */
@@ -458,14 +387,24 @@ void kiln_trace_step_begin(void)
         kiln_flush(th->trace, false);
 }
 
-void kiln_trace_scope_end(bool step, bool failed)
+void kiln_trace_given_up(void)
+{
+    kiln_thread *th = kiln_thread_state();
+    if (th && th->trace)
+        kiln_trace_end_segment(th->trace);
+}
+
+void kiln_trace_scope_end(kiln_scope_kind kind, bool failed)
 {
     kiln_thread *th = kiln_thread_state();
     kiln_trace *tr = th ? th->trace : NULL;
     if (!tr || tr->busy)
         return;
-    if (!step) {
-        kiln_trace_tidy(tr);
+    if (kind != KILN_SCOPE_STEP) {
+        if (kind == KILN_SCOPE_PLAIN && !th->nframes)
+            kiln_trace_end_segment(tr);
+        else
+            kiln_trace_tidy(tr);
         return;
     }
     bool outermost = th->steps == 0;

@@ -12,21 +12,30 @@
 
 #include "core/hash.h"
 #include "ops/op.h"
-#include "tensor/thread.h"
+#include "tensor/scope.h"
 
+/* Three lines of the cache. */
 typedef struct kiln_value {
     int32_t node; /* what made it; -1: it came from outside (a leaf) */
     int32_t base; /* the value whose storage this is a window of; itself when it is no view */
     uint8_t dtype, ndim;
-    bool requires_grad;
-    bool needed;      /* set by the flush of its segment: must have memory afterwards */
-    uint32_t version; /* of the storage, when the value was made */
-    int32_t import;   /* its number among the imports of segment `import_segment` */
+    bool requires_grad : 1;
+    bool needed : 1;     /* set by the flush of its segment: must have memory afterwards */
+    bool unrecorded : 1; /* assigned where no gradients were recorded: gradients go on as if it had not been */
+    bool assigned : 1;   /* memory holds on to it, also where no handle does */
+    bool spent : 1;      /* kiln_backward has gone through it: who holds it does not keep what its gradient reads */
+    bool reached : 1;    /* for needs.c */
+    bool wanted : 1;     /* by a kiln_grad that is being written */
+    uint32_t version;    /* of the storage, when the value was made; of a view that of its base */
+    int32_t import;      /* its number among the imports of segment `import_segment` */
     uint32_t import_segment;
+    int32_t history;       /* unrecorded: the value it replaced; -1: what each handle showed before */
+    int32_t holders;       /* handles and memory that stand for it, if it needs a gradient */
     int32_t number;        /* as the code of its segment knows it: node and output, imports are negative */
     kiln_storage *storage; /* a reference, held by base values only */
     kiln_tensor *leaf;     /* where its gradient goes; holds a reference */
-    int64_t shape[KILN_MAX_DIMS], stride[KILN_MAX_DIMS], offset;
+    int64_t offset;
+    int64_t shape[KILN_MAX_DIMS], stride[KILN_MAX_DIMS];
 } kiln_value;
 
 typedef struct kiln_node {
@@ -79,13 +88,24 @@ typedef struct kiln_trace {
     kiln_map leaves;            /* leaf tensor → value */
     kiln_map slot_of;           /* storage → slot of this segment */
     kiln_map written;           /* storage that was assigned to → its newest base value */
+    kiln_map own;               /* for needs.c: storage or handle → references that the trace has to it */
     struct kiln_replaced_grad { /* what .grad was before the pending segment, should that be discarded */
         kiln_tensor *leaf, *grad;
     } * replaced;
     int64_t nreplaced, replaced_capacity;
-    int64_t graph_handles;     /* live handles whose values need gradients */
-    kiln_tensor **spare_grads; /* the list of the last walk back, for the next one */
+    int64_t graph_handles; /* holders of values that need gradients and are not spent */
+    int64_t nassigned;     /* values that are marked as assigned */
+    int64_t overwrites;    /* assignments of the segment to memory that is there */
+    int32_t *walked;       /* where kiln_backward began since the last look at what is spent */
+    int64_t nwalked, walked_capacity;
+    struct kiln_trace_move { /* when the segment has run, the value is where its copy is */
+        int32_t value, copy;
+    } * moves;
+    int64_t nmoves, moves_capacity;
+    kiln_tensor **spare_grads; /* of the last walk back, for the next one: nothing but NULL */
     int64_t spare_grads_capacity;
+    int32_t *spare_arrived;
+    int64_t spare_arrived_capacity;
     kiln_stretch *stretch; /* the last walk back, should the next one be the same (stretch.h); NULL: none yet */
     int walks;             /* gradients being written: they know values by number */
     bool eager;            /* KILN_EAGER=1: flush after each node */
@@ -102,11 +122,54 @@ static inline kiln_trace *kiln_trace_current(void)
     return kiln_thread_current && kiln_thread_current->trace ? kiln_thread_current->trace : kiln_trace_make();
 }
 
+/* ---- Handles and values (handle.c) ---- */
+
 /* The value a handle stands for now, recording a window or a leaf where needed; -1 with an error. */
 int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t);
 
+/* All of what t is a window of, as gradients see it: a handle; NULL with an error. */
+kiln_tensor *kiln_trace_whole(kiln_trace *tr, kiln_tensor *t);
+
+/* True if the handle's value is one of this trace, and the newest one. */
+static inline bool kiln_trace_knows(const kiln_trace *tr, const kiln_tensor *t)
+{
+    return t->epoch == tr->epoch && t->version == t->storage->version;
+}
+
 /* A handle for a value, as it was when the value was made. */
 kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value);
+kiln_tensor *kiln_trace_handle_of(kiln_trace *tr, int32_t value, kiln_storage *s); /* takes over a reference to s */
+
+/* ---- What gradients can still need (needs.c) ---- */
+
+/* Somebody holds a value that needs a gradient (by = 1), or holds it no more (-1). */
+void kiln_trace_hold(kiln_trace *tr, int32_t value, int by);
+
+/* kiln_backward has gone through what the value was computed from; false with an error. */
+bool kiln_trace_walked(kiln_trace *tr, int32_t value);
+
+/* True if a gradient may still be asked for. */
+bool kiln_trace_has_graph(kiln_trace *tr);
+
+/* Before the segment runs: marks what gradients recorded later may read, and sees to it that what the segment
+ * overwrites of that is saved. False with an error. */
+bool kiln_trace_mark_needed(kiln_trace *tr);
+
+/* After it has run: values are where they were saved to; what is not needed gives up its memory. */
+void kiln_trace_moved(kiln_trace *tr);
+void kiln_trace_release_unneeded(kiln_trace *tr);
+
+/* ---- Recording ---- */
+
+/* A view shows its first operand; what else it has are values that its gradient goes to. They are not read. */
+static inline bool kiln_trace_is_path(const kiln_op *op, int operand)
+{
+    return operand > 0 && op->cls == KILN_CLASS_VIEW;
+}
+
+/* The next value, its own base and of no import yet; there must be room. */
+kiln_value *kiln_trace_new_value(kiln_trace *tr, int32_t node, kiln_storage *storage, int dtype, int ndim,
+                                 const int64_t *shape, const int64_t *stride, int64_t offset);
 
 /* Appends a checked call. out[j] receives handles; `out` may be NULL where nobody wants them. `bind`: the storages that
  * the outputs live in, or NULL for new ones. */
@@ -151,6 +214,16 @@ bool kiln_trace_replace_grad(kiln_trace *tr, kiln_tensor *t, kiln_tensor *g);
 
 /* Outside steps, where nothing else does: runs off what has piled up, and forgets what no one can ask for any more. */
 bool kiln_trace_tidy(kiln_trace *tr);
+
+/* The same where something was given up or updated: what was assigned since is run, and what nobody can see of the rest
+ * is forgotten. False with an error. */
+bool kiln_trace_end_segment(kiln_trace *tr);
+
+/* True if a handle shows the storage of a pending value. */
+static inline bool kiln_trace_is_seen(const kiln_storage *s)
+{
+    return atomic_load_explicit(&s->refs, memory_order_relaxed) > s->trace_refs;
+}
 
 /* Forgets everything: values of live handles must have memory. */
 void kiln_trace_clear(kiln_trace *tr);

@@ -17,24 +17,31 @@
 
 /* One batch. The last one of its window also updates the weights, and forgets the gradients in the same step, so that
  * they need no memory beyond it. */
+static bool write_step(kiln_training *t, const kiln_batch *b, bool last)
+{
+    kiln_tensor *output = kiln_forward(t->model, b->x);
+    kiln_tensor *loss = kiln_task_loss(&t->task, output, b->x, b->y), *share = loss;
+    if (t->o.accumulate > 1)
+        share = kiln_mul_scalar(loss, (double)b->size / (double)t->window);
+    if (!share || !kiln_backward(share) || !kiln_meter_add(&t->meter, loss, output, b->x, b->y, b->size))
+        return false;
+    if (!last)
+        return true;
+    if (t->o.clip_value > 0 && !kiln_clip_grad_value(kiln_parameters(t->model), t->o.clip_value))
+        return false;
+    if (t->o.clip_norm > 0 && !kiln_clip_grad_norm(kiln_parameters(t->model), t->o.clip_norm))
+        return false;
+    if (!kiln_optim_step(t->optim) || (t->o.ema && !kiln_ema_update(t->o.ema)))
+        return false;
+    kiln_zero_grad(t->optim);
+    return true;
+}
+
 static bool record_batch(kiln_training *t, const kiln_batch *b, bool last)
 {
     kiln_training_watch(t, b);
-    kiln_step {
-        kiln_tensor *output = kiln_forward(t->model, b->x);
-        kiln_tensor *loss = kiln_task_loss(&t->task, output, b->x, b->y), *share = loss;
-        if (t->o.accumulate > 1)
-            share = kiln_mul_scalar(loss, (double)b->size / (double)t->window);
-        if (!share || !kiln_backward(share) || !kiln_meter_add(&t->meter, loss, output, b->x, b->y, b->size) || !last)
-            break;
-        if (t->o.clip_value > 0 && !kiln_clip_grad_value(kiln_parameters(t->model), t->o.clip_value))
-            break;
-        if (t->o.clip_norm > 0 && !kiln_clip_grad_norm(kiln_parameters(t->model), t->o.clip_norm))
-            break;
-        if (!kiln_optim_step(t->optim) || (t->o.ema && !kiln_ema_update(t->o.ema)))
-            break;
-        kiln_zero_grad(t->optim);
-    }
+    kiln_step
+        write_step(t, b, last);
     kiln_training_watched(t);
     return kiln_ok();
 }

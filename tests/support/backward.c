@@ -97,7 +97,7 @@ static bool run_pass(const pass *p, gradients *out)
             ok = kiln_ok() && kiln_op_call(p->c->op, in, p->c->nin, &p->c->attrs, outs);
             kiln_tensor *y = ok ? outs[p->output] : NULL;
             if (!y || n == 0 || !kiln_dtype_is_float(kiln_dtype_of(y)))
-                break;
+                continue; /* ends the scope */
             ok = kiln_grad(y, weights_for(y, p->device), inputs, n, grads) && read_gradients(grads, n, out);
         }
     return ok;
