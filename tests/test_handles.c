@@ -197,8 +197,8 @@ static void test_bare(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {core_test(test_every_call),      core_test(test_for_how_long),
-                                       core_test(test_of_other_threads), core_test(test_held_by_a_graph),
-                                       core_test(test_kept),             core_test(test_bare)};
+    const struct CMUnitTest tests[] = {
+        core_test(test_every_call),      core_test(test_for_how_long), core_test(test_of_other_threads),
+        core_test(test_held_by_a_graph), core_test(test_kept),         core_test(test_bare)};
     return CORE_MAIN(tests);
 }

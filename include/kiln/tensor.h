@@ -36,7 +36,12 @@ KILN_API bool kiln_step_begin(void);
 KILN_API bool kiln_step_end(void);
 
 /* What the macros are made of. */
-typedef enum kiln_scope_kind { KILN_SCOPE_PLAIN, KILN_SCOPE_STEP, KILN_SCOPE_INNER } kiln_scope_kind;
+typedef enum kiln_scope_kind {
+    KILN_SCOPE_PLAIN,
+    KILN_SCOPE_STEP,
+    KILN_SCOPE_INNER, /* of the library's own */
+    KILN_SCOPE_GUEST  /* a program's function, called from inside one of these */
+} kiln_scope_kind;
 typedef struct kiln_scope_mark {
     int32_t depth; /* 0 once the scope has ended */
     bool inside;   /* the braces were entered and their end was not reached */

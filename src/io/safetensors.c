@@ -184,10 +184,10 @@ bool kiln_safetensors_load_into(kiln_safetensors *f, int64_t i, kiln_tensor *t)
         return kiln_fail(KILN_E_DTYPE, who, "%s: '%.80s' holds %s, but the tensor it is to be loaded into holds %s",
                          f->path, source->name, source->dtype_name, kiln_dtype_name(dtype));
     bool ok = false;
-    kiln_inner_scope kiln_no_grad
-    {
-        kiln_tensor *loaded = kiln_safetensors_load(f, i, kiln_device_of(t));
-        ok = loaded && kiln_assign(t, loaded);
-    }
+    kiln_inner_scope
+        kiln_no_grad {
+            kiln_tensor *loaded = kiln_safetensors_load(f, i, kiln_device_of(t));
+            ok = loaded && kiln_assign(t, loaded);
+        }
     return ok;
 }

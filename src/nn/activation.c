@@ -39,7 +39,7 @@ typedef struct activation {
         (void)f;                                                                                                       \
         return call;                                                                                                   \
     }                                                                                                                  \
-    static const kiln_module_class name##_layer = {kind, sizeof(activation), name##_forward, NULL, false};
+    static const kiln_module_class name##_layer = {kind, sizeof(activation), name##_forward, NULL, KILN_DIRECT};
 ACTIVATIONS(ROW)
 
 static kiln_module *make(const kiln_module_class *layer, double a, double b)

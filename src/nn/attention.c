@@ -69,7 +69,7 @@ static kiln_tensor *attention_forward(kiln_module *m, kiln_tensor *x)
 }
 
 static const kiln_module_class attention_layer = {"MultiheadAttention", sizeof(attention), attention_forward, NULL,
-                                                  true};
+                                                  KILN_SCOPED};
 
 static kiln_tensor *visit(kiln_module *m, kiln_tensor *q, kiln_tensor *k, kiln_tensor *v, kiln_tensor *mask)
 {
@@ -86,10 +86,9 @@ kiln_tensor *kiln_attend(kiln_module *m, kiln_tensor *query, kiln_tensor *key, k
     }
     if (m->layer != &attention_layer)
         return kiln_fail(KILN_E_ARGUMENT, "attend", "the module is a %s, not a MultiheadAttention", m->kind);
-    if (!kiln_outside_scopes())
-        return visit(m, query, key, value, mask);
     kiln_tensor *y = NULL;
-    kiln_inner_scope y = kiln_keep(visit(m, query, key, value, mask));
+    kiln_inner_scope
+        kiln_scope_hand_up(y = visit(m, query, key, value, mask));
     return y;
 }
 

@@ -13,7 +13,8 @@ static kiln_tensor *sequence_forward(kiln_module *m, kiln_tensor *x)
     return x;
 }
 
-static const kiln_module_class sequence_layer = {"Sequential", sizeof(kiln_module), sequence_forward, NULL, true};
+static const kiln_module_class sequence_layer = {"Sequential", sizeof(kiln_module), sequence_forward, NULL,
+                                                 KILN_SCOPED};
 
 kiln_module *kiln_nn_sequence(int n, kiln_module *const *children)
 {
@@ -49,7 +50,7 @@ static kiln_tensor *residual_forward(kiln_module *m, kiln_tensor *x)
     return y && beside ? kiln_add(y, beside) : NULL;
 }
 
-static const kiln_module_class residual_layer = {"Residual", sizeof(kiln_module), residual_forward, NULL, true};
+static const kiln_module_class residual_layer = {"Residual", sizeof(kiln_module), residual_forward, NULL, KILN_SCOPED};
 
 kiln_module *kiln_nn_residual(kiln_module *body, kiln_module *shortcut)
 {
@@ -100,7 +101,7 @@ static void own_free(kiln_module *m)
         o->free_context(o->context);
 }
 
-static const kiln_module_class own_layer = {"Module", sizeof(own), own_forward, own_free, true};
+static const kiln_module_class own_layer = {"Module", sizeof(own), own_forward, own_free, KILN_GUEST};
 
 kiln_module *kiln_module_new(const char *kind, kiln_forward_fn forward, void *context,
                              void (*free_context)(void *context))

@@ -16,8 +16,7 @@ static bool record(kiln_module *m, const input *in, void (*result)(const kiln_te
 {
     bool ok = false;
     uint64_t failures = kiln_fail_count();
-    kiln_inner_scope
-    {
+    kiln_inner_scope {
         kiln_no_grad {
             kiln_on_device (kiln_module_device(m)) {
                 kiln_tensor *y = kiln_forward(m, kiln_zeros(in->ndim, in->shape, in->dtype));

@@ -45,11 +45,22 @@ static kiln_tensor *visit(kiln_module *m, kiln_tensor *x)
     return kiln_visit_end(m, &v, m->layer->forward(m, x));
 }
 
-/* Outside any scope nobody else releases what a module makes on its way. */
+/* What a layer makes on its way to the result is released when that is there. */
 static kiln_tensor *visit_in_scope(kiln_module *m, kiln_tensor *x)
 {
     kiln_tensor *y = NULL;
-    kiln_inner_scope y = kiln_keep(visit(m, x));
+    kiln_inner_scope
+        kiln_scope_hand_up(y = visit(m, x));
+    return y;
+}
+
+/* A program's own forward function may put tensors aside (a VAE its mean and variance): what it makes lives as long as
+ * the program's scope, also when a layer of ours has called it. */
+static kiln_tensor *visit_guest(kiln_module *m, kiln_tensor *x)
+{
+    kiln_tensor *y = NULL;
+    for (kiln_scope_mark mark = kiln_scope_enter(KILN_SCOPE_GUEST); mark.depth; kiln_scope_leave(&mark))
+        y = visit(m, x);
     return y;
 }
 
@@ -60,5 +71,7 @@ kiln_tensor *kiln_forward(kiln_module *m, kiln_tensor *x)
             kiln_fail(KILN_E_ARGUMENT, "forward", m ? "x is NULL" : "the module is NULL");
         return NULL;
     }
-    return (m->layer->scoped && kiln_outside_scopes() ? visit_in_scope : visit)(m, x);
+    if (m->layer->way == KILN_GUEST && !kiln_outside_scopes())
+        return visit_guest(m, x);
+    return (m->layer->way == KILN_DIRECT ? visit : visit_in_scope)(m, x);
 }

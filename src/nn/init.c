@@ -20,8 +20,7 @@ static kiln_tensor *fill(kiln_tensor *t, const char *who, source_fn source, numb
     bool ok = false;
     if (!t)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, who, "the tensor is NULL") : NULL;
-    kiln_inner_scope
-    {
+    kiln_inner_scope {
         kiln_no_grad {
             kiln_on_device (t->device) {
                 kiln_tensor *value = source(t, &n);
@@ -205,8 +204,7 @@ kiln_tensor *kiln_init_orthogonal(kiln_tensor *t, double gain)
     double *data = kiln_alloc((size_t)kiln_numel(t), sizeof *data);
     bool ok = false;
     if (data)
-        kiln_inner_scope
-        {
+        kiln_inner_scope {
             kiln_no_grad {
                 kiln_on_device (t->device)
                     ok = assign_orthogonal(t, gain, data);

@@ -15,7 +15,7 @@ static kiln_tensor *linear_forward(kiln_module *m, kiln_tensor *x)
     return kiln_linear(x, l->weight, l->bias);
 }
 
-static const kiln_module_class linear_layer = {"Linear", sizeof(linear), linear_forward, NULL, false};
+static const kiln_module_class linear_layer = {"Linear", sizeof(linear), linear_forward, NULL, KILN_DIRECT};
 
 kiln_module *kiln_nn_linear_(int64_t in, int64_t out, kiln_linear_options options)
 {
@@ -47,13 +47,12 @@ static kiln_tensor *embedding_forward(kiln_module *m, kiln_tensor *x)
     return kiln_embedding(e->weight, x, e->padding);
 }
 
-static const kiln_module_class embedding_layer = {"Embedding", sizeof(embedding), embedding_forward, NULL, false};
+static const kiln_module_class embedding_layer = {"Embedding", sizeof(embedding), embedding_forward, NULL, KILN_DIRECT};
 
 static bool zero_row(kiln_tensor *weight, int64_t row)
 {
     bool ok = false;
-    kiln_inner_scope
-    {
+    kiln_inner_scope {
         kiln_no_grad
             ok = kiln_init_constant(kiln_select(weight, 0, row), 0) != NULL;
     }

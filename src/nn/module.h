@@ -7,12 +7,19 @@
 #include "kiln/nn.h"
 #include "tensor/scope.h"
 
+/* What a layer's forward function makes beside its result. */
+typedef enum kiln_layer_way {
+    KILN_DIRECT, /* nothing */
+    KILN_SCOPED, /* tensors on the way that nobody is to see */
+    KILN_GUEST   /* whatever a program's function makes */
+} kiln_layer_way;
+
 typedef struct kiln_module_class { /* a kind of layer; static, shared by all modules of that kind */
     const char *kind;              /* "Linear" */
     size_t size;                   /* of its struct */
     kiln_tensor *(*forward)(kiln_module *m, kiln_tensor *x);
     void (*free)(kiln_module *m); /* what the struct holds besides tensors and children; may be NULL */
-    bool scoped;                  /* forward makes tensors on its way: outside any scope they need one */
+    int way;                      /* kiln_layer_way */
 } kiln_module_class;
 
 typedef struct kiln_member {

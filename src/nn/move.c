@@ -52,7 +52,9 @@ bool kiln_module_to(kiln_module *m, kiln_device device)
     kiln_tensor **moved = kiln_alloc_zero(2 * (size_t)state.count, sizeof(kiln_tensor *));
     bool ok = false;
     if (moved)
-        kiln_inner_scope kiln_no_grad ok = move_all(state, device, moved);
+        kiln_inner_scope
+            kiln_no_grad
+                ok = move_all(state, device, moved);
     kiln_free(moved);
     return ok;
 }

@@ -15,8 +15,7 @@ typedef struct norm {
 static bool count_batch(const norm *n)
 {
     bool ok = false;
-    kiln_inner_scope
-    {
+    kiln_inner_scope {
         kiln_no_grad
             ok = kiln_assign(n->count, kiln_add_scalar(n->count, 1));
     }
@@ -50,10 +49,10 @@ static kiln_tensor *group_norm_forward(kiln_module *m, kiln_tensor *x)
     return kiln_group_norm(x, n->groups, n->weight, n->bias, n->eps);
 }
 
-static const kiln_module_class batch_norm_layer = {"BatchNorm", sizeof(norm), batch_norm_forward, NULL, false};
-static const kiln_module_class layer_norm_layer = {"LayerNorm", sizeof(norm), layer_norm_forward, NULL, false};
-static const kiln_module_class rms_norm_layer = {"RMSNorm", sizeof(norm), rms_norm_forward, NULL, false};
-static const kiln_module_class group_norm_layer = {"GroupNorm", sizeof(norm), group_norm_forward, NULL, false};
+static const kiln_module_class batch_norm_layer = {"BatchNorm", sizeof(norm), batch_norm_forward, NULL, KILN_DIRECT};
+static const kiln_module_class layer_norm_layer = {"LayerNorm", sizeof(norm), layer_norm_forward, NULL, KILN_DIRECT};
+static const kiln_module_class rms_norm_layer = {"RMSNorm", sizeof(norm), rms_norm_forward, NULL, KILN_DIRECT};
+static const kiln_module_class group_norm_layer = {"GroupNorm", sizeof(norm), group_norm_forward, NULL, KILN_DIRECT};
 
 static bool check(const kiln_module_class *layer, int64_t width, const kiln_norm_options *o)
 {

@@ -40,10 +40,10 @@ static kiln_tensor *avg_pool2d_forward(kiln_module *m, kiln_tensor *x)
     return kiln_avg_pool2d_(x, p->kernel, p->kernel, in_2d(p));
 }
 
-static const kiln_module_class max_pool1d_layer = {"MaxPool1d", sizeof(pool), max_pool1d_forward, NULL, false};
-static const kiln_module_class max_pool2d_layer = {"MaxPool2d", sizeof(pool), max_pool2d_forward, NULL, false};
-static const kiln_module_class avg_pool1d_layer = {"AvgPool1d", sizeof(pool), avg_pool1d_forward, NULL, false};
-static const kiln_module_class avg_pool2d_layer = {"AvgPool2d", sizeof(pool), avg_pool2d_forward, NULL, false};
+static const kiln_module_class max_pool1d_layer = {"MaxPool1d", sizeof(pool), max_pool1d_forward, NULL, KILN_DIRECT};
+static const kiln_module_class max_pool2d_layer = {"MaxPool2d", sizeof(pool), max_pool2d_forward, NULL, KILN_DIRECT};
+static const kiln_module_class avg_pool1d_layer = {"AvgPool1d", sizeof(pool), avg_pool1d_forward, NULL, KILN_DIRECT};
+static const kiln_module_class avg_pool2d_layer = {"AvgPool2d", sizeof(pool), avg_pool2d_forward, NULL, KILN_DIRECT};
 
 static kiln_module *make(const kiln_module_class *layer, int64_t kernel, const kiln_layer_pool_options *o)
 {
@@ -104,7 +104,7 @@ typedef struct adaptive {
         const int64_t *size = ((const adaptive *)m)->size;                                                             \
         return kiln_##name(x, __VA_ARGS__);                                                                            \
     }                                                                                                                  \
-    static const kiln_module_class name##_layer = {kind, sizeof(adaptive), name##_forward, NULL, false};
+    static const kiln_module_class name##_layer = {kind, sizeof(adaptive), name##_forward, NULL, KILN_DIRECT};
 
 ADAPTIVE(adaptive_avg_pool1d, "AdaptiveAvgPool1d", size[0])
 ADAPTIVE(adaptive_max_pool1d, "AdaptiveMaxPool1d", size[0])

@@ -240,15 +240,11 @@ kiln_tensor *kiln_recur(kiln_module *m, kiln_tensor *x, kiln_tensor *h, kiln_ten
     }
     if (m->layer->forward != recurrent_forward)
         return kiln_fail(KILN_E_ARGUMENT, "recur", "the module is a %s, not an RNN, GRU or LSTM", m->kind);
-    if (!kiln_outside_scopes())
-        y = visit(m, x, (states){h, c}, h_out ? &ends[0] : NULL, c_out ? &ends[1] : NULL);
-    else
-        kiln_inner_scope
-        {
-            y = kiln_keep(visit(m, x, (states){h, c}, h_out ? &ends[0] : NULL, c_out ? &ends[1] : NULL));
-            for (int i = 0; y && i < 2; i++)
-                kiln_keep(ends[i]);
-        }
+    kiln_inner_scope {
+        kiln_scope_hand_up(y = visit(m, x, (states){h, c}, h_out ? &ends[0] : NULL, c_out ? &ends[1] : NULL));
+        for (int i = 0; y && i < 2; i++)
+            kiln_scope_hand_up(ends[i]);
+    }
     if (y && h_out)
         *h_out = ends[0];
     if (y && c_out)

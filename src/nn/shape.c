@@ -24,7 +24,7 @@ static kiln_tensor *unflatten_forward(kiln_module *m, kiln_tensor *x)
     return kiln_reshape(x, u->n + 1, shape);
 }
 
-static const kiln_module_class unflatten_layer = {"Unflatten", sizeof(unflatten), unflatten_forward, NULL, false};
+static const kiln_module_class unflatten_layer = {"Unflatten", sizeof(unflatten), unflatten_forward, NULL, KILN_DIRECT};
 
 kiln_module *kiln_nn_unflatten(int n, const int64_t *shape)
 {
@@ -63,7 +63,7 @@ static kiln_tensor *upsample_forward(kiln_module *m, kiln_tensor *x)
     return kiln_interpolate(x, x->ndim - 2, size, u->mode, false);
 }
 
-static const kiln_module_class upsample_layer = {"Upsample", sizeof(upsample), upsample_forward, NULL, false};
+static const kiln_module_class upsample_layer = {"Upsample", sizeof(upsample), upsample_forward, NULL, KILN_DIRECT};
 
 kiln_module *kiln_nn_upsample(int64_t scale, kiln_resize mode)
 {

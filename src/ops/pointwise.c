@@ -1,6 +1,7 @@
 /* The rules that all pointwise operations share: shapes broadcast, types promote as PyTorch's. The records themselves
  * are in pointwise_arithmetic.c, pointwise_functions.c, pointwise_compare.c and activation.c. */
 #include "ops/pointwise.h"
+#include "tensor/scope.h"
 
 #include <math.h>
 
@@ -137,7 +138,7 @@ kiln_tensor *kiln_pw_call_as(const kiln_op *op, kiln_dtype dtype, kiln_tensor *c
     kiln_tensor *out = kiln_op_one(op, same, n, attrs);
     for (int i = 0; i < n; i++)
         if (same[i] != in[i] && !same[i]->scope) /* made here, and no scope is open to release it */
-            kiln_release(same[i]);
+            kiln_scope_drop(same[i]);
     return out;
 }
 

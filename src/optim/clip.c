@@ -65,11 +65,9 @@ kiln_tensor *kiln_clip_grad_norm(kiln_params params, double max_norm)
     kiln_tensor *norm = NULL;
     if (!tr)
         return NULL;
-    kiln_inner_scope kiln_no_grad norm = kiln_keep(clip_norm(tr, params, max_norm));
-    if (norm && !kiln_scope_adopt(kiln_thread_state(), norm)) {
-        kiln_release(norm);
-        return NULL;
-    }
+    kiln_inner_scope
+        kiln_no_grad
+            kiln_scope_hand_up(norm = clip_norm(tr, params, max_norm));
     return norm;
 }
 
@@ -88,6 +86,8 @@ bool kiln_clip_grad_value(kiln_params params, double limit)
     kiln_trace *tr = check_limit("clip_grad_value", params, limit) ? kiln_trace_current() : NULL;
     bool ok = false;
     if (tr)
-        kiln_inner_scope kiln_no_grad ok = clip_value(tr, params, limit);
+        kiln_inner_scope
+            kiln_no_grad
+                ok = clip_value(tr, params, limit);
     return ok;
 }

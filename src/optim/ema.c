@@ -111,12 +111,12 @@ static bool swap(kiln_tensor *average, kiln_tensor *weight, double decay)
 static bool for_each(kiln_ema *e, bool (*change)(kiln_tensor *average, kiln_tensor *weight, double decay))
 {
     bool ok = kiln_optim_given(e, "average");
-    kiln_inner_scope kiln_no_grad
-    {
-        ok = ok && follow(e);
-        for (int64_t i = 0; ok && i < e->count; i++)
-            ok = change(e->averages[i], e->weights[i], e->decay);
-    }
+    kiln_inner_scope
+        kiln_no_grad {
+            ok = ok && follow(e);
+            for (int64_t i = 0; ok && i < e->count; i++)
+                ok = change(e->averages[i], e->weights[i], e->decay);
+        }
     return ok;
 }
 
@@ -133,6 +133,8 @@ bool kiln_ema_swap(kiln_ema *e)
 kiln_params kiln_ema_state(kiln_ema *e)
 {
     bool ok = kiln_optim_given(e, "average");
-    kiln_inner_scope kiln_no_grad ok = ok && follow(e);
+    kiln_inner_scope
+        kiln_no_grad
+            ok = ok && follow(e);
     return ok ? (kiln_params){e->count, e->averages, (const char *const *)e->names} : (kiln_params){0};
 }

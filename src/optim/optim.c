@@ -254,12 +254,13 @@ static bool update_all(kiln_optim *o)
     bool ok = true, counts = true;
     if (!outer)
         th->composing = &o->rule->op;
-    kiln_inner_scope kiln_no_grad for (int64_t i = 0; ok && i < o->nparams;
-                                       i++) if (!o->params[i].done && is_due(&o->params[i]))
-    {
-        ok = update_device(o, i, counts);
-        counts = false;
-    }
+    kiln_inner_scope
+        kiln_no_grad
+            for (int64_t i = 0; ok && i < o->nparams; i++)
+                if (!o->params[i].done && is_due(&o->params[i])) {
+                    ok = update_device(o, i, counts);
+                    counts = false;
+                }
     th->composing = outer;
     return ok;
 }

@@ -88,7 +88,7 @@ static void keep_open(kiln_optim *o, bool waited)
         }
         if (f == DISCARDED)
             count(o, &r, -1);
-        kiln_release(r.token);
+        kiln_scope_drop(r.token);
         o->receipts[i].token = NULL;
     }
     o->nreceipts = open;
@@ -149,7 +149,7 @@ bool kiln_optim_rerun(kiln_optim *o, kiln_rerun *step)
         put_on_list(o);
         return true;
     }
-    kiln_release(r->token);
+    kiln_scope_drop(r->token);
     r->token = NULL;
     return false;
 }
@@ -158,7 +158,7 @@ void kiln_optim_drop_receipts(kiln_optim *o, bool all)
 {
     while (o->nreceipts) {
         kiln_optim_receipt *r = &o->receipts[--o->nreceipts];
-        kiln_release(r->token);
+        kiln_scope_drop(r->token);
         r->token = NULL;
     }
     for (int64_t i = 0; all && i < o->receipts_capacity; i++)

@@ -42,24 +42,67 @@ static int32_t open_frame(kiln_scope_kind kind, bool open)
     return (int32_t)th->nframes;
 }
 
+void kiln_scope_hand_up(kiln_tensor *t)
+{
+    const kiln_thread *th = kiln_thread_current;
+    if (t && t->scope > th->frames[th->nframes - 1].first && t->goes_up == KILN_STAYS_BEHIND)
+        t->goes_up = KILN_GOES_UP;
+}
+
+static void release_all(kiln_thread *th, int64_t first)
+{
+    while (th->nowned > first) {
+        kiln_tensor *t = th->owned[--th->nowned];
+        if (!t)
+            continue;
+        t->scope = 0;
+        t->alive = false;
+        kiln_tensor_unref(t);
+    }
+}
+
+/* What goes up stays in the list, which is the enclosing scope's from there on. */
+static void release_inner(kiln_thread *th, int64_t first, kiln_scope_kind kind)
+{
+    int64_t kept = first, end = th->nowned;
+    const kiln_scope_frame *outer = th->nframes ? &th->frames[th->nframes - 1] : NULL;
+    bool home = !outer || outer->kind != KILN_SCOPE_INNER;
+    for (int64_t i = first; i < end; i++) {
+        kiln_tensor *t = th->owned[i];
+        if (!t)
+            continue;
+        kiln_goes_up way = kind == KILN_SCOPE_GUEST ? KILN_GOES_TO_PROGRAM : (kiln_goes_up)t->goes_up;
+        t->scope = 0;
+        if (way == KILN_STAYS_BEHIND) {
+            t->alive = false;
+            kiln_tensor_drop(t);
+            continue;
+        }
+        t->goes_up = way == KILN_GOES_TO_PROGRAM && !home ? KILN_GOES_TO_PROGRAM : KILN_STAYS_BEHIND;
+        if (!outer) {
+            kiln_scope_bare(th, t);
+            continue;
+        }
+        th->owned[kept++] = t;
+        t->scope = (int32_t)kept;
+    }
+    th->nowned = kept;
+}
+
 /* Closes all frames from that depth on: inner scopes that were jumped out of end too. `broken`: the outermost of them
  * counts as failed. */
 static void close_frames(kiln_thread *th, int64_t depth, bool broken)
 {
     while (th->nframes >= depth) {
-        kiln_scope_frame frame = th->frames[th->nframes - 1];
-        while (th->nowned > frame.first) {
-            kiln_tensor *t = th->owned[--th->nowned];
-            if (!t)
-                continue;
-            t->scope = 0;
-            t->alive = false;
-            (frame.kind == KILN_SCOPE_INNER ? kiln_tensor_drop : kiln_tensor_unref)(t);
-        }
-        th->nframes--;
-        th->steps -= frame.kind == KILN_SCOPE_STEP;
+        kiln_scope_frame frame = th->frames[--th->nframes];
+        kiln_scope_kind kind = (kiln_scope_kind)frame.kind;
+        th->steps -= kind == KILN_SCOPE_STEP;
+        if (kind == KILN_SCOPE_INNER || kind == KILN_SCOPE_GUEST)
+            release_inner(th, frame.first, kind);
+        else
+            release_all(th, frame.first);
         bool failed = !kiln_ok() && kiln_fail_count() != frame.failures;
-        kiln_trace_scope_end((kiln_scope_kind)frame.kind, failed || (broken && th->nframes < depth));
+        kiln_trace_scope_end(kind, failed || (broken && th->nframes < depth));
     }
 }
 
@@ -129,10 +172,17 @@ kiln_tensor *kiln_keep(kiln_tensor *t)
         return NULL;
     if (t->scope)
         disown(t);
-    const kiln_thread *th = kiln_thread_current;
-    if (th->nframes == 1 && th->frames[0].kind == KILN_SCOPE_INNER) /* the library hands it out where no scope is */
-        kiln_scope_bare(kiln_thread_current, t);
     return t;
+}
+
+void kiln_scope_drop(kiln_tensor *t)
+{
+    if (!t)
+        return;
+    if (t->scope)
+        disown(t);
+    t->alive = false;
+    kiln_tensor_drop(t);
 }
 
 void kiln_release(kiln_tensor *t)

@@ -20,8 +20,15 @@ static inline bool kiln_scope_adopt(kiln_thread *th, kiln_tensor *t)
     return true;
 }
 
-/* A scope of the library's own: it ends no segment. */
+/* A scope of the library's own: what is made on the way to a result is released at its end, however long the step
+ * around it is. It ends no segment. */
 #define kiln_inner_scope KILN_SCOPE_(KILN_SCOPE_INNER)
+
+/* When the innermost scope, an inner one, ends, t goes to the enclosing one, if it was made inside. NULL is fine. */
+void kiln_scope_hand_up(kiln_tensor *t);
+
+/* Releases a handle that no program has seen: it can be used again at once. NULL is fine. */
+void kiln_scope_drop(kiln_tensor *t);
 
 /* Says once that `what` { … } was left by break. */
 void kiln_scope_broken(const char *what, const char *then);

@@ -25,6 +25,7 @@ kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim,
     atomic_init(&t->refs, 1);
     t->alive = true;
     t->bare = false;
+    t->goes_up = KILN_STAYS_BEHIND;
     t->dtype = (uint8_t)dtype;
     t->ndim = (uint8_t)ndim;
     t->requires_grad = false;

@@ -75,6 +75,13 @@ extern atomic_int kiln_hooks; /* tensors that have one */
 /* What has become of a gradient, so that one that should have been zeroed is noticed. */
 typedef enum kiln_spent { KILN_UNSPENT, KILN_SPENT /* an optimizer has used it */, KILN_SPENT_AND_ADDED_TO } kiln_spent;
 
+/* What becomes of a handle at the end of a scope of the library's own. */
+typedef enum kiln_goes_up {
+    KILN_STAYS_BEHIND,   /* it is released: nobody else has seen it */
+    KILN_GOES_UP,        /* a result: to the enclosing scope */
+    KILN_GOES_TO_PROGRAM /* the program has seen it: to the innermost scope of the program's */
+} kiln_goes_up;
+
 /* The fields that every operation looks at are one line of the cache, shapes and strides of few dims two more. */
 struct kiln_tensor {
     atomic_int refs;
@@ -85,6 +92,7 @@ struct kiln_tensor {
     bool detached;      /* what is assigned to its memory through other handles brings it no gradient */
     uint8_t spent;      /* kiln_spent: of gradients */
     bool bare;          /* it was made outside any scope */
+    uint8_t goes_up;    /* kiln_goes_up: what becomes of it when its scope, an inner one, ends */
     kiln_device device;
     int32_t scope;    /* its place in the list of the scope that owns it, counted from 1; 0: none */
     int32_t value;    /* its value in the trace of `epoch` */

@@ -262,7 +262,8 @@ bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
         th->grad_enabled = enabled && needed;
         destination->detached = !th->grad_enabled;
     }
-    kiln_inner_scope ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
+    kiln_inner_scope
+        ok = (source = fit_source(destination, source)) && assign_checked(tr, destination, source);
     th->grad_enabled = enabled;
     return ok;
 }
@@ -320,6 +321,6 @@ kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device)
     if (!tr || !t->storage->recipe)
         return tr ? move(tr, t, device) : NULL;
     kiln_tensor *made = kiln_trace_follow(tr, t), *moved = made ? move(tr, made, device) : NULL;
-    kiln_release(made);
+    kiln_scope_drop(made);
     return moved;
 }

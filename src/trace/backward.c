@@ -368,6 +368,12 @@ static bool take_lists(walk *w)
 
 static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *who)
 {
+    if (output->requires_grad && !kiln_needs_grad(output)) {
+        kiln_fail(KILN_E_GRADIENT, who,
+                  "what the output was computed from is not known any more: the kiln_step it was made in has ended, or "
+                  "kiln_backward has gone through it and a value was read since");
+        return kiln_hint("call it in the same step, and kiln_backward_retain for all but the last pass");
+    }
     if (!kiln_needs_grad(output)) {
         kiln_fail(KILN_E_GRADIENT, who, "the output does not depend on anything that needs a gradient");
         return kiln_hint("mark parameters with kiln_requires_grad before the forward pass, outside kiln_no_grad");
@@ -421,8 +427,9 @@ static bool backward(kiln_tensor *output, kiln_tensor *grad, bool retain)
     walk w = {.tr = tr, .accumulate = true, .retain = retain};
     bool ok = false;
     tr->walks++;
-    kiln_inner_scope kiln_no_grad ok =
-        seed(&w, output, grad, "backward") && (retain || kiln_trace_walked(tr, kiln_trace_value(tr, output)));
+    kiln_inner_scope
+        kiln_no_grad
+            ok = seed(&w, output, grad, "backward") && (retain || kiln_trace_walked(tr, kiln_trace_value(tr, output)));
     end_walk(&w);
     return ok;
 }

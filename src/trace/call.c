@@ -117,7 +117,12 @@ static bool compose(kiln_call *c, kiln_tensor **out)
     const kiln_op *outer = th->composing;
     if (!outer)
         th->composing = c->op;
-    bool ok = c->op->compose(c, out);
+    bool ok = false;
+    kiln_inner_scope {
+        ok = c->op->compose(c, out);
+        for (int j = 0; ok && j < (c->op->nout ? c->op->nout : 1); j++)
+            kiln_scope_hand_up(out[j]);
+    }
     th->composing = outer;
     return ok;
 }
@@ -152,16 +157,15 @@ static bool call_on(const kiln_op *op, kiln_tensor *const *in, int nin, const ki
     return record(&c, device, out);
 }
 
-/* Outside any scope nobody else releases what a composition makes on its way. */
+/* Outside any scope nobody else releases what is made on the way: copies of strided operands, conversions. */
 static bool call_without_scope(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs,
                                kiln_device device, kiln_tensor **out)
 {
     bool ok = false;
-    kiln_inner_scope
-    {
+    kiln_inner_scope {
         ok = call_on(op, in, nin, attrs, device, out);
         for (int j = 0; ok && j < (op->nout ? op->nout : 1); j++)
-            kiln_keep(out[j]);
+            kiln_scope_hand_up(out[j]);
     }
     return ok;
 }

@@ -125,8 +125,7 @@ static bool value_with(check *k, int input, const double *data, double *value)
 {
     const kiln_tensor *t = k->inputs[input];
     bool ok = false;
-    kiln_inner_scope
-    {
+    kiln_inner_scope {
         kiln_grad_scope recording __attribute__((cleanup(kiln_grad_scope_leave), unused)) =
             kiln_grad_scope_enter(k->second);
         kiln_tensor *x = kiln_tensor_new(data, KILN_F64, t->ndim, t->shape, t->device);
@@ -191,8 +190,7 @@ static bool check_order(check *k, bool second, double *grad, double *data)
 {
     k->second = second;
     bool ok = false;
-    kiln_inner_scope
-    {
+    kiln_inner_scope {
         kiln_grad_scope recording __attribute__((cleanup(kiln_grad_scope_leave), unused)) = kiln_grad_scope_enter(true);
         ok = analytic(k, grad);
     }

@@ -1,6 +1,6 @@
-/* Which value of the trace a handle stands for. A handle remembers the value it was made for and the version its storage
- * had then. When the storage was assigned to since, through whichever handle, it stands for a window onto what was
- * assigned, which is found when it is next used.
+/* Which value of the trace a handle stands for. A handle remembers the value it was made for and the version its
+ * storage had then. When the storage was assigned to since, through whichever handle, it stands for a window onto what
+ * was assigned, which is found when it is next used.
  *
  * That window is part of what the user wrote before, not of what asks for it: it is recorded with its gradient also
  * inside kiln_no_grad. So looking at a tensor never changes a gradient. */
@@ -77,7 +77,7 @@ static int32_t record_value(kiln_trace *tr, const kiln_call *call, kiln_device d
     bool ok = kiln_trace_record(tr, call, device, NULL, &out);
     th->grad_enabled = enabled;
     int32_t value = ok ? out->value : -1;
-    kiln_release(out);
+    kiln_scope_drop(out);
     return value;
 }
 
@@ -88,8 +88,8 @@ static int32_t straight_through(kiln_trace *tr, int32_t assigned, int32_t path, 
     kiln_call call = {.op = &kiln_op_straight_through, .nin = 2, .nout = 1, .in = in};
     bool ok = in[0] && in[1] && call.op->infer(&call);
     int32_t value = ok ? record_value(tr, &call, device, true) : -1;
-    kiln_release(in[0]);
-    kiln_release(in[1]);
+    kiln_scope_drop(in[0]);
+    kiln_scope_drop(in[1]);
     return value;
 }
 
@@ -131,7 +131,7 @@ static int32_t window_on(kiln_trace *tr, kiln_tensor *t, int32_t whole)
         tr->values[value].requires_grad = true;
         tr->values[value].leaf = kiln_tensor_ref(t);
     }
-    kiln_release(handle);
+    kiln_scope_drop(handle);
     return value;
 }
 

@@ -225,8 +225,8 @@ static bool copy_away(kiln_trace *tr, int32_t value)
         tr->values[copy->value].needed = true;
         tr->moves[tr->nmoves++] = (struct kiln_trace_move){value, copy->value};
     }
-    kiln_release(handle);
-    kiln_release(copy);
+    kiln_scope_drop(handle);
+    kiln_scope_drop(copy);
     return ok;
 }
 

@@ -140,6 +140,7 @@ bool kiln_program_record(kiln_program *p)
     if (is_uniform(p))
         return record_node(tr, p);
     bool ok = false;
-    kiln_inner_scope ok = write_rows(p);
+    kiln_inner_scope
+        ok = write_rows(p);
     return ok;
 }

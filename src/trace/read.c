@@ -79,8 +79,9 @@ bool kiln_read(kiln_tensor *t, void *out, size_t bytes)
                          kiln_shape_text(t->ndim, t->shape), kiln_dtype_name((kiln_dtype)t->dtype), want,
                          out ? bytes : 0);
     bool ok = false;
-    kiln_inner_scope if ((t = computed(t, "read"))) ok =
-        !bytes || kiln_copy_out(t->device, out, t->storage->address + (uint64_t)t->offset * size, bytes);
+    kiln_inner_scope
+        if ((t = computed(t, "read")))
+            ok = !bytes || kiln_copy_out(t->device, out, t->storage->address + (uint64_t)t->offset * size, bytes);
     return ok;
 }
 
@@ -94,11 +95,11 @@ bool kiln_write(kiln_tensor *t, const void *data, size_t bytes)
                          kiln_shape_text(t->ndim, t->shape), kiln_dtype_name((kiln_dtype)t->dtype), want,
                          data ? bytes : 0);
     bool ok = false;
-    kiln_inner_scope kiln_no_grad
-    {
-        kiln_tensor *source = kiln_tensor_new(data, (kiln_dtype)t->dtype, t->ndim, t->shape, t->device);
-        ok = source && kiln_assign(t, source);
-    }
+    kiln_inner_scope
+        kiln_no_grad {
+            kiln_tensor *source = kiln_tensor_new(data, (kiln_dtype)t->dtype, t->ndim, t->shape, t->device);
+            ok = source && kiln_assign(t, source);
+        }
     return ok;
 }
 

@@ -79,13 +79,13 @@ int32_t kiln_trace_made_value(kiln_trace *tr, kiln_tensor *t)
         return value;
     kiln_tensor *made = kiln_trace_follow(tr, t);
     if (!made || !kiln_map_reserve(&tr->leaves, 1)) {
-        kiln_release(made);
+        kiln_scope_drop(made);
         return -1;
     }
     value = made->value;
     tr->values[value].leaf = kiln_tensor_ref(t); /* keeps the address from being reused while the map knows it */
     *kiln_map_at(&tr->leaves, t) = value;
-    kiln_release(made);
+    kiln_scope_drop(made);
     return value;
 }
 
@@ -109,6 +109,6 @@ bool kiln_trace_settle(kiln_tensor *t)
     if (!made || !kiln_flush(tr, false))
         return false;
     adopt(t, made);
-    kiln_release(made);
+    kiln_scope_drop(made);
     return true;
 }

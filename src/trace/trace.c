@@ -142,6 +142,15 @@ static bool fail_overwritten(const kiln_trace *tr, const kiln_value *v)
     return kiln_hint("compute and use it within one kiln_step, or kiln_clone it");
 }
 
+/* An earlier segment has made it, or not even that: no handle could ask for it then. Always false. */
+static bool fail_given_up(void)
+{
+    const kiln_op *reader = kiln_thread_state()->composing;
+    kiln_fail(KILN_E_STATE, reader ? reader->name : NULL,
+              "kiln_backward has gone through this before, and what it needed was given up when a value was read");
+    return kiln_hint("use kiln_backward_retain for all but the last pass, or read values after it");
+}
+
 /* Makes a value from before the segment (or a leaf) readable in it. Leaves get value numbers too, when they are first
  * met, so a value's own number may differ between equal segments (and be the same in different ones): the code numbers
  * imports by first use, and what the segment makes by node and output. */
@@ -149,6 +158,8 @@ static bool import_value(kiln_trace *tr, int32_t value)
 {
     kiln_value *v = &tr->values[value];
     kiln_storage *s = tr->values[v->base].storage;
+    if (!s->has_memory && tr->values[v->base].node >= 0)
+        return fail_given_up();
     if (!kiln_trace_has_value(s, NULL))
         return false;
     if (tr->values[v->base].version != s->memory_version)
@@ -328,7 +339,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
     for (int j = 0; j < n->nout; j++)
         if (!add_output(tr, &c->out[j], n, j, device, bind ? bind[j] : NULL, out)) {
             for (int k = 0; out && k < j; k++)
-                kiln_release(out[k]);
+                kiln_scope_drop(out[k]);
             take_back_outputs(tr, n->out);
             return false;
         }
@@ -343,7 +354,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
 }
 
 /* Many nodes that nothing will ever read may pile up where no step ends: run them off at some point. */
-enum { SEGMENT_LIMIT = 4000 };
+enum { SEGMENT_LIMIT = 4000, SCOPE_LIMIT = 500 };
 
 bool kiln_trace_tidy(kiln_trace *tr)
 {
@@ -372,7 +383,7 @@ bool kiln_trace_end_segment(kiln_trace *tr)
     kiln_thread *th = kiln_thread_state();
     if (th->steps || tr->busy || tr->walks)
         return true;
-    if (tr->overwrites && !kiln_flush(tr, false))
+    if ((tr->overwrites || tr->nnodes - tr->first_node > SCOPE_LIMIT) && !kiln_flush(tr, false))
         return false;
     if (tr->nnodes > tr->first_node && !kiln_trace_has_graph(tr) && !is_pending_seen(tr))
         kiln_trace_clear(tr);

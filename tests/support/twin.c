@@ -40,17 +40,38 @@ typedef enum kind {
 } kind;
 
 static const char *const names[KINDS] = {
-    "add",    "sub",    "mul",     "cos",     "tanh",     "scale",  "sum_rows", "sum_all",    "logsumexp",
-    "matmul", "cat",    "clone",   "transpose", "slice",  "select", "expand",   "flatten",    "reshape",
-    "diagonal", "detach", "assign", "assign_cos", "assign_no_grad", "glance", "run", "drop", "backward"};
+    "add",      "sub",    "mul",    "cos",        "tanh",           "scale",  "sum_rows", "sum_all", "logsumexp",
+    "matmul",   "cat",    "clone",  "transpose",  "slice",          "select", "expand",   "flatten", "reshape",
+    "diagonal", "detach", "assign", "assign_cos", "assign_no_grad", "glance", "run",      "drop",    "backward"};
 
 /* How often each comes up. */
-static const uint8_t weights[KINDS] = {[ADD] = 5,       [SUB] = 3,    [MUL] = 5,     [COS] = 3,       [TANH] = 3,
-                                       [SCALE] = 3,     [SUM_ROWS] = 2, [SUM_ALL] = 1, [LOGSUMEXP] = 2, [MATMUL] = 3,
-                                       [CAT] = 2,       [CLONE] = 2,  [TRANSPOSE] = 4, [SLICE] = 5,   [SELECT] = 5,
-                                       [EXPAND] = 2,    [FLATTEN] = 4, [RESHAPE] = 3, [DIAGONAL] = 2, [DETACH] = 3,
-                                       [ASSIGN] = 10,   [ASSIGN_COS] = 8, [ASSIGN_NO_GRAD] = 3, [GLANCE] = 8,
-                                       [RUN] = 2,       [DROP] = 1,   [BACKWARD] = 1};
+static const uint8_t weights[KINDS] = {[ADD] = 5,
+                                       [SUB] = 3,
+                                       [MUL] = 5,
+                                       [COS] = 3,
+                                       [TANH] = 3,
+                                       [SCALE] = 3,
+                                       [SUM_ROWS] = 2,
+                                       [SUM_ALL] = 1,
+                                       [LOGSUMEXP] = 2,
+                                       [MATMUL] = 3,
+                                       [CAT] = 2,
+                                       [CLONE] = 2,
+                                       [TRANSPOSE] = 4,
+                                       [SLICE] = 5,
+                                       [SELECT] = 5,
+                                       [EXPAND] = 2,
+                                       [FLATTEN] = 4,
+                                       [RESHAPE] = 3,
+                                       [DIAGONAL] = 2,
+                                       [DETACH] = 3,
+                                       [ASSIGN] = 10,
+                                       [ASSIGN_COS] = 8,
+                                       [ASSIGN_NO_GRAD] = 3,
+                                       [GLANCE] = 8,
+                                       [RUN] = 2,
+                                       [DROP] = 1,
+                                       [BACKWARD] = 1};
 
 typedef struct instruction {
     kind kind;
@@ -228,8 +249,8 @@ static bool do_binary(machine *m, instruction in)
 static bool do_unary(machine *m, instruction in)
 {
     kiln_tensor *a = get(m, in.a);
-    kiln_tensor *t = in.kind == COS    ? kiln_cos(a)
-                     : in.kind == TANH ? kiln_tanh(kiln_mul_scalar(a, 1.5))
+    kiln_tensor *t = in.kind == COS     ? kiln_cos(a)
+                     : in.kind == TANH  ? kiln_tanh(kiln_mul_scalar(a, 1.5))
                      : in.kind == SCALE ? kiln_mul_scalar(a, (in.number % 7 - 3) / 4.0)
                                         : kiln_clone(a);
     window like = m->w[in.a];
@@ -328,8 +349,12 @@ static bool view(window *w, instruction in, kiln_tensor **t)
     case DIAGONAL:
         if (w->ndim != 2)
             return false;
-        *w = (window){w->m, 1, {rows_of(w) < columns_of(w) ? rows_of(w) : columns_of(w), 1},
-                      {w->stride[0] + w->stride[1], 1}, w->offset, w->detached};
+        *w = (window){w->m,
+                      1,
+                      {rows_of(w) < columns_of(w) ? rows_of(w) : columns_of(w), 1},
+                      {w->stride[0] + w->stride[1], 1},
+                      w->offset,
+                      w->detached};
         *t = x ? kiln_diagonal(x, 0, 0, 1) : NULL;
         return true;
     default: /* DETACH */
@@ -420,7 +445,10 @@ static bool do_glance(machine *m, instruction in)
     kiln_scope
         switch (in.number % 5) {
         case 0: kiln_detach(t); break;
-        case 1: kiln_no_grad kiln_add(t, t); break;
+        case 1:
+            kiln_no_grad
+                kiln_add(t, t);
+            break;
         case 2: kiln_argmax(kiln_reshape(t, KILN_SHAPE(-1)), 0, false); break;
         case 3: kiln_read(t, out, (size_t)kiln_numel(t) * sizeof *out); break;
         default: kiln_needs_grad(t); break;
@@ -499,8 +527,8 @@ static bool load(machine *m)
         window like = {.ndim = 2, .shape = {shapes[r][0], shapes[r][1]}};
         for (int i = 0; i < CELLS; i++)
             numbers[i] = sin(1.7 * i + 0.9 * r);
-        kiln_tensor *t = kiln_tensor_new(numbers, KILN_F64, KILN_SHAPE(shapes[r][0], shapes[r][1]),
-                                         kiln_default_device());
+        kiln_tensor *t =
+            kiln_tensor_new(numbers, KILN_F64, KILN_SHAPE(shapes[r][0], shapes[r][1]), kiln_default_device());
         if (r < PARAMETERS) {
             m->parameters[r] = kiln_requires_grad(t, true);
             t = kiln_mul_scalar(t, 1);
@@ -570,8 +598,8 @@ static bool compare(const outcome *got, const outcome *want, char *why, size_t s
     for (int p = 0; p < PARAMETERS; p++)
         for (int i = 0; i < CELLS; i++)
             if (!same(got->gradients[p][i], want->gradients[p][i])) {
-                snprintf(why, size, "gradient %d of parameter %d is %.17g instead of %.17g", i, p,
-                         got->gradients[p][i], want->gradients[p][i]);
+                snprintf(why, size, "gradient %d of parameter %d is %.17g instead of %.17g", i, p, got->gradients[p][i],
+                         want->gradients[p][i]);
                 return false;
             }
     return true;

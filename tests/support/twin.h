@@ -1,8 +1,8 @@
 /* Random programs and their functional twins. A program works on a few registers: arithmetic, views, assignments to
  * tensors and to views of them, in and outside kiln_no_grad, detached handles, handles released early, values looked at
- * on the way. Its twin computes the same without a single view or assignment: every piece of memory is one value, a view
- * picks elements out of it, and an assignment makes a new value from the old one and the source. Both must end with the
- * same values and the same gradients. */
+ * on the way. Its twin computes the same without a single view or assignment: every piece of memory is one value, a
+ * view picks elements out of it, and an assignment makes a new value from the old one and the source. Both must end
+ * with the same values and the same gradients. */
 #ifndef KILN_TEST_TWIN_H
 #define KILN_TEST_TWIN_H
 
