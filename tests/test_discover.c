@@ -22,8 +22,8 @@ static int before(void **state)
     return setenv("FAKES", fakes, 1) || command_before(state) || unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
-#define CUDA_ALONE "LD_LIBRARY_PATH=$FAKES/cuda:$LD_LIBRARY_PATH "
-#define WITH_NVML  "LD_LIBRARY_PATH=$FAKES/cuda:$FAKES/nvml:$LD_LIBRARY_PATH "
+#define CUDA_ALONE "LD_LIBRARY_PATH=$FAKES/cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "
+#define WITH_NVML  "LD_LIBRARY_PATH=$FAKES/cuda:$FAKES/nvml${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "
 
 /* All of the words, in what the line said; lines it has broken are taken as one. */
 static void says(int code, const char *line, const char *const *words)
@@ -113,7 +113,7 @@ static void test_no_device(void **state)
     (void)state;
     skip_without_cuda();
     expect(0, NULL, "mkdir -p torn && echo 'no library' >torn/libcuda.so.1");
-    SAYS(0, "LD_LIBRARY_PATH=$PWD/torn:$LD_LIBRARY_PATH $K devices",
+    SAYS(0, "LD_LIBRARY_PATH=$PWD/torn${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} $K devices",
          "cuda none: the NVIDIA driver's library cannot be opened: ", "libcuda.so.1", "kiln train uses cpu,");
     SAYS(0, CUDA_ALONE "FAKE_CUDA_VERSION=12080 $K devices",
          "cuda none: the NVIDIA driver is too old: it knows CUDA 12.8, Kiln needs 13.0");
