@@ -32,6 +32,9 @@ static void forget(void)
     for (int i = 0; i < FILES; i++)
         unlink(path_of(names[i]));
     rmdir(step);
+    char lock[96];
+    snprintf(lock, sizeof lock, "%s/.lock", folder);
+    unlink(lock);
     rmdir(folder);
 }
 

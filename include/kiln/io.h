@@ -1,6 +1,6 @@
 /* Files: safetensors, checkpoints, model files. Every file is checked against its real size before memory is taken;
  * errors name the file and the offset, line or tensor. What is written appears under its name only when it is complete
- * and safe on disk: a file that is there is whole. */
+ * and safe on disk: a file that is there is whole. What replaces a file has that one's mode. */
 #ifndef KILN_IO_H
 #define KILN_IO_H
 
@@ -51,7 +51,8 @@ KILN_API bool kiln_module_load(kiln_module *m, const char *path, bool partial);
 
 /* ---- Checkpoints: folder/step-00001234/ with model.safetensors, optim.safetensors, ema.safetensors, state.json ----
  * The last complete one stays until the next is safe on disk; whatever interrupts a save, there is one to go on from.
- */
+ * Several threads and processes may save and load in one folder: they wait for each other by the lock of its file
+ * .lock. Files that are none of a checkpoint's are never deleted. */
 typedef struct kiln_checkpoint {
     kiln_module *model;
     kiln_optim *optim; /* NULL: none; the same for those below */

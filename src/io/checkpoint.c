@@ -159,7 +159,8 @@ bool kiln_checkpoint_load(const char *folder, kiln_checkpoint *c)
     if (!folder || !c)
         return kiln_ok() && kiln_fail(KILN_E_ARGUMENT, who, "a folder is needed to load from");
     kiln_train_state s = {0};
-    char *path = kiln_slot_newest(folder, &s);
+    int lock;
+    char *path = kiln_slot_newest(folder, &s, &lock);
     if (!path)
         return false;
     kiln_match parts[KILN_STATE_FILES] = {0}, *present[KILN_STATE_FILES];
@@ -168,6 +169,7 @@ bool kiln_checkpoint_load(const char *folder, kiln_checkpoint *c)
     for (int file = 0; ok && file < KILN_STATE_FILES; file++)
         if ((ok = open_part(c, file, &s, path, &parts[file])) && parts[file].file)
             present[n++] = &parts[file];
+    kiln_slot_release(&lock); /* files that are open can be read, whatever becomes of their names */
     for (int i = 0; ok && i < n; i++)
         ok = kiln_match_read(present[i]);
     ok = ok && apply(c, &s, present, n);
@@ -183,7 +185,9 @@ char *kiln_checkpoint_find(const char *folder)
     if (!folder)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, who, "the folder is NULL") : NULL;
     kiln_train_state s = {0};
-    char *path = kiln_slot_newest(folder, &s);
+    int lock;
+    char *path = kiln_slot_newest(folder, &s, &lock);
+    kiln_slot_release(&lock);
     kiln_string_free(s.extra);
     return path;
 }

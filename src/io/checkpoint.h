@@ -10,8 +10,8 @@
 typedef struct kiln_slot {
     const char *folder;
     int64_t step;
-    char *path;
-    int fd; /* of the folder, whose lock says that somebody writes; -1: none */
+    char *path; /* NULL once it was published */
+    int fd;     /* of the folder at `path`, whose lock says that somebody writes; -1: none */
 } kiln_slot;
 
 bool kiln_slot_begin(kiln_slot *s, const char *folder, int64_t step);
@@ -21,7 +21,9 @@ bool kiln_slot_begin(kiln_slot *s, const char *folder, int64_t step);
 bool kiln_slot_publish(kiln_slot *s, int keep);
 void kiln_slot_end(kiln_slot *s); /* removes what was not published */
 
-/* The newest complete one in a folder, its state read; NULL with an error, or without one when there is none. */
-char *kiln_slot_newest(const char *folder, kiln_train_state *state);
+/* The newest complete one in a folder, its state read; NULL with an error, or without one when there is none. It stays
+ * where it is until kiln_slot_release(lock), to be called once its files are open. */
+char *kiln_slot_newest(const char *folder, kiln_train_state *state, int *lock);
+void kiln_slot_release(int *lock);
 
 #endif

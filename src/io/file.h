@@ -49,6 +49,8 @@ bool kiln_file_write(const char *path, const char *who, bool in_place, const voi
 bool kiln_folder_sync(const char *path, const char *who);   /* makes the names in a folder safe on disk */
 char *kiln_path_join(const char *folder, const char *name); /* freed with kiln_free; NULL with an error */
 char *kiln_path_folder(const char *path);                   /* "a/b/" of "a/b/c", "." of "c"; freed with kiln_free */
+unsigned long long
+kiln_file_turn(void);                   /* another number each time: what is written gets a name that was never there */
 const char *kiln_folder_next(DIR *dir); /* the next name in it, "." and ".." left out; NULL at the end */
 
 #endif

@@ -1,6 +1,10 @@
 /* The folder of checkpoints. A checkpoint appears under its name (step-00001234) by one rename, when all of it is on
  * disk, and disappears by one rename, before anything in it is deleted; names that begin with a dot are never read. So
- * whenever the process is killed, what has a name is whole. Order matters in every function here. */
+ * whenever the process is killed, what has a name is whole. Order matters in every function here.
+ *
+ * Several may save and load in one folder. Whoever makes, names or removes something in it holds the lock of its file
+ * .lock alone; whoever looks for the newest one shares it. A checkpoint that is being written is locked by its writer
+ * all the time, so one that is not is nobody's. */
 #define _GNU_SOURCE /* renameat2 */
 #include "io/checkpoint.h"
 
@@ -19,6 +23,7 @@
 #include "io/file.h"
 
 enum { TRIES = 100, NAME = 64 };
+#define LOCK_FILE ".lock"
 
 static const char who[] = "checkpoint";
 
@@ -81,19 +86,86 @@ static bool list(const char *folder, listing *l)
     return ok;
 }
 
+/* ---- The lock ---- */
+
+/* Whether the file that was opened is still the one that has the name: somebody may have removed it in between. */
+static bool is_named(int fd, const char *path)
+{
+    struct stat opened, named;
+    return fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
+/* Waits for the folder's lock, to be given back by unlock_folder. *lock is -1 where there is none to be had: a folder
+ * that nobody has saved to yet, a file system without locks. False with an error when memory runs out. */
+static bool lock_folder(const char *folder, bool alone, int *lock)
+{
+    char *path = kiln_path_join(folder, LOCK_FILE);
+    bool again = path;
+    *lock = -1;
+    for (int n = 0; again && n < TRIES; n++) {
+        int fd = alone ? open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)
+                       : open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        int failed = -1;
+        while (fd >= 0 && (failed = flock(fd, alone ? LOCK_EX : LOCK_SH)) != 0 && errno == EINTR)
+            continue;
+        again = !failed && !is_named(fd, path);
+        if (!failed && !again)
+            *lock = fd;
+        else if (fd >= 0)
+            close(fd);
+    }
+    kiln_free(path);
+    return path;
+}
+
+static void unlock_folder(int *lock)
+{
+    if (*lock >= 0)
+        close(*lock);
+    *lock = -1;
+}
+
 /* ---- Removing ---- */
 
-/* Deletes a folder of files. Failures are left: it has a name that nobody reads, and the next save tries again. */
-static void delete_folder(const char *path)
+static bool is_ours(const char *name)
+{
+    bool ours = !strcmp(name, KILN_STATE_JSON);
+    for (int i = 0; i < KILN_STATE_FILES; i++)
+        ours |= !strcmp(name, kiln_state_names[i]);
+    return ours;
+}
+
+/* Deletes the files of a checkpoint and its folder. False if that is still there: files of others are in it, or it
+ * cannot be deleted; it has a name that nobody reads, and the next save tries again. */
+static bool delete_folder(const char *path)
 {
     if (unlink(path) == 0)
-        return; /* it was a file or a link */
+        return true; /* it was a file or a link */
     DIR *dir = opendir(path);
     for (const char *name; dir && (name = kiln_folder_next(dir));)
-        unlinkat(dirfd(dir), name, 0);
+        if (is_ours(name))
+            unlinkat(dirfd(dir), name, 0);
     if (dir)
         closedir(dir);
-    rmdir(path);
+    return rmdir(path) == 0 || errno == ENOENT;
+}
+
+/* What others have put into a checkpoint is theirs: it stays, in a folder that is no checkpoint any more. */
+static bool keep_the_rest(const char *folder, const char *name, const char *hidden)
+{
+    char visible[NAME + 32];
+    bool ok = true, done = false;
+    for (int n = 0; ok && !done && n < TRIES; n++) {
+        snprintf(visible, sizeof visible, n ? "%s.kept-%d" : "%s.kept", name, n);
+        char *to = kiln_path_join(folder, visible);
+        ok = to;
+        done = ok && (renameat2(AT_FDCWD, hidden, AT_FDCWD, to, RENAME_NOREPLACE) == 0 || errno != EEXIST);
+        if (done && access(to, F_OK) == 0)
+            kiln_notice("%s holds files that are none of a checkpoint's: they are left", to);
+        kiln_free(to);
+    }
+    return ok;
 }
 
 /* Takes a checkpoint's name away, then deletes it: half deleted it is never seen. */
@@ -110,16 +182,17 @@ static bool retire(const char *folder, const char *name)
         if (ok && lstat(to, &st) != 0)
             break;
     }
-    if (ok && rename(from, to) == 0)
-        delete_folder(to);
-    else if (ok)
+    if (ok && rename(from, to) != 0)
         kiln_notice("%s cannot be removed: %s", from, strerror(errno));
+    else if (ok && !delete_folder(to) && errno == ENOTEMPTY)
+        ok = keep_the_rest(folder, name, to);
     kiln_free(from);
     kiln_free(to);
     return ok;
 }
 
-/* Removes what saves that died have left: what was being deleted, and temporaries whose lock can be had. */
+/* Removes what saves that died have left: what was being deleted, and temporaries whose lock can be had. The folder's
+ * lock is held, so a temporary that was just made and is not locked yet is never met. */
 static bool clean(const char *folder)
 {
     DIR *dir = opendir(folder);
@@ -184,25 +257,23 @@ static bool make_folder(const char *folder)
     return ok;
 }
 
-bool kiln_slot_begin(kiln_slot *s, const char *folder, int64_t step)
+/* The temporary of the slot, locked: from here on it is this writer's. The folder's lock is held. */
+static bool make_temporary(kiln_slot *s)
 {
-    *s = (kiln_slot){.folder = folder, .step = step, .fd = -1};
-    if (!make_folder(folder) || !clean(folder))
-        return false;
-    char base[NAME], name[NAME + 32];
-    name_of(base, step, 0);
+    char base[NAME], name[NAME + 48];
+    name_of(base, s->step, 0);
     int made = -1;
     for (int n = 0; made && n < TRIES; n++) {
-        snprintf(name, sizeof name, ".%s.tmp-%ld-%d", base, (long)getpid(), n);
+        snprintf(name, sizeof name, ".%s.tmp-%ld-%llu", base, (long)getpid(), kiln_file_turn());
         kiln_free(s->path);
-        if (!(s->path = kiln_path_join(folder, name)))
+        if (!(s->path = kiln_path_join(s->folder, name)))
             return false;
         made = mkdir(s->path, 0777);
         if (made && errno != EEXIST)
             break;
     }
     if (made) {
-        kiln_fail(KILN_E_IO, who, "%s: a checkpoint cannot be written there: %s", folder, strerror(errno));
+        kiln_fail(KILN_E_IO, who, "%s: a checkpoint cannot be written there: %s", s->folder, strerror(errno));
         kiln_free(s->path);
         s->path = NULL;
         return false;
@@ -211,6 +282,17 @@ bool kiln_slot_begin(kiln_slot *s, const char *folder, int64_t step)
     if (s->fd >= 0)
         flock(s->fd, LOCK_EX | LOCK_NB); /* where locks do not work nobody gets one, and it stays as well */
     return true;
+}
+
+bool kiln_slot_begin(kiln_slot *s, const char *folder, int64_t step)
+{
+    *s = (kiln_slot){.folder = folder, .step = step, .fd = -1};
+    if (!make_folder(folder))
+        return false;
+    int lock;
+    bool ok = lock_folder(folder, true, &lock) && clean(folder) && make_temporary(s);
+    unlock_folder(&lock);
+    return ok;
 }
 
 /* Gives the folder at `from` the first name of its step that is free, or changes places with the last one that is not:
@@ -242,20 +324,36 @@ static bool take_name(const char *from, const char *folder, int64_t step, entry 
     return kiln_fail(KILN_E_IO, who, "%s: there are too many checkpoints of step %" PRId64, folder, step);
 }
 
+/* Removes those that are stale beside the one that was just published. */
+static bool retire_others(const char *folder, const entry *taken, int keep)
+{
+    listing l;
+    bool ok = list(folder, &l);
+    int64_t kept = 0;
+    for (int64_t i = 0; ok && i < l.count; i++)
+        if (newest_first(&l.entries[i], taken) < 0 || ++kept > keep)
+            ok = retire(folder, l.entries[i].name);
+    kiln_free(l.entries);
+    return ok;
+}
+
+/* Under the lock from taking the name to removing the others: two that did this at the same time would each take the
+ * other's for the stale one, and leave none. */
 bool kiln_slot_publish(kiln_slot *s, int keep)
 {
     entry taken;
-    listing l;
-    if (!kiln_folder_sync(s->path, who) || !take_name(s->path, s->folder, s->step, &taken) ||
-        !kiln_folder_sync(s->folder, who))
+    int lock;
+    if (!kiln_folder_sync(s->path, who) || !lock_folder(s->folder, true, &lock))
         return false;
-    /* It is safe now. What is left at s->path, if anything, is the one it has replaced. */
-    bool ok = list(s->folder, &l);
-    int64_t kept = 0;
-    for (int64_t i = 0; ok && i < l.count; i++)
-        if (newest_first(&l.entries[i], &taken) < 0 || ++kept > keep)
-            ok = retire(s->folder, l.entries[i].name);
-    kiln_free(l.entries);
+    bool ok = take_name(s->path, s->folder, s->step, &taken);
+    if (ok && (ok = kiln_folder_sync(s->folder, who))) {
+        /* It is safe now. What is left at s->path, if anything, is the one it has replaced. */
+        delete_folder(s->path);
+        kiln_free(s->path);
+        s->path = NULL;
+        ok = retire_others(s->folder, &taken, keep);
+    }
+    unlock_folder(&lock);
     return ok;
 }
 
@@ -301,10 +399,11 @@ static char *first_complete(const char *folder, const listing *l, kiln_train_sta
     return NULL;
 }
 
-char *kiln_slot_newest(const char *folder, kiln_train_state *state)
+/* The newest one while the folder's lock is held. */
+static char *find_newest(const char *folder, kiln_train_state *state)
 {
     kiln_error damaged = {0};
-    char *path = kiln_path_join(folder, "state.json");
+    char *path = kiln_path_join(folder, KILN_STATE_JSON);
     bool itself = path && access(path, F_OK) == 0; /* the folder is a checkpoint, not one that holds some */
     kiln_free(path);
     if (!path)
@@ -317,7 +416,7 @@ char *kiln_slot_newest(const char *folder, kiln_train_state *state)
         return NULL;
     }
     path = NULL;
-    for (int round = 0; !path && round < 3; round++) { /* once more, should they change while they are looked at */
+    for (int round = 0; !path && round < 3; round++) { /* once more: without locks they may change meanwhile */
         listing l;
         damaged = (kiln_error){0};
         path = list(folder, &l) ? first_complete(folder, &l, state, &damaged) : NULL;
@@ -332,4 +431,17 @@ char *kiln_slot_newest(const char *folder, kiln_train_state *state)
         kiln_hint("bring the files back from a copy, or start afresh without resuming");
     }
     return path;
+}
+
+char *kiln_slot_newest(const char *folder, kiln_train_state *state, int *lock)
+{
+    char *path = lock_folder(folder, false, lock) ? find_newest(folder, state) : NULL;
+    if (!path)
+        kiln_slot_release(lock);
+    return path;
+}
+
+void kiln_slot_release(int *lock)
+{
+    unlock_folder(lock);
 }

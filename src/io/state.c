@@ -103,7 +103,7 @@ bool kiln_state_write(const kiln_train_state *s, const char *extra, const char *
         return false;
     const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(17);
     size_t bytes = json_dumpb(root, NULL, 0, flags);
-    char *text = bytes ? kiln_alloc(bytes + 1, 1) : NULL, *path = text ? kiln_path_join(folder, "state.json") : NULL;
+    char *text = bytes ? kiln_alloc(bytes + 1, 1) : NULL, *path = text ? kiln_path_join(folder, KILN_STATE_JSON) : NULL;
     bool ok = path && json_dumpb(root, text, bytes, flags) == bytes;
     if (ok) {
         text[bytes] = '\n';
@@ -265,7 +265,7 @@ bool kiln_state_read(kiln_train_state *s, const char *folder)
 {
     *s = (kiln_train_state){0};
     size_t bytes;
-    char *path = kiln_path_join(folder, "state.json");
+    char *path = kiln_path_join(folder, KILN_STATE_JSON);
     char *text = path ? kiln_file_text(path, who, STATE_MAX, &bytes) : NULL;
     json_error_t error;
     json_t *root = text ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;

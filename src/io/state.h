@@ -7,6 +7,7 @@
 enum { KILN_STATE_GROUPS = 64 }; /* parameter groups whose rates are kept */
 
 typedef enum kiln_state_file { KILN_STATE_MODEL, KILN_STATE_OPTIM, KILN_STATE_EMA, KILN_STATE_FILES } kiln_state_file;
+#define KILN_STATE_JSON "state.json"
 extern const char *const kiln_state_names[KILN_STATE_FILES]; /* "model.safetensors", … */
 
 typedef struct kiln_train_state {

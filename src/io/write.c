@@ -1,10 +1,11 @@
 /* Writing files so that one that is there is whole: written beside its place under a temporary name, synced, renamed,
- * the folder synced. A process that is killed leaves a temporary at most. Its writer held a lock on it, so the next one
- * can tell that nobody writes to it any more, and removes it. */
+ * the folder synced. A process that is killed leaves a temporary at most. Its writer holds a lock on it until it has
+ * its name or is gone, so the next one can tell that nobody writes to it any more, and removes it. */
 #include "io/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,12 @@ char *kiln_path_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? copy_text(path, (size_t)(slash - path) + 1) : copy_text(".", 1);
+}
+
+unsigned long long kiln_file_turn(void)
+{
+    static _Atomic unsigned long long turn;
+    return atomic_fetch_add(&turn, 1);
 }
 
 const char *kiln_folder_next(DIR *dir)
@@ -87,7 +94,16 @@ static char *resolve(const char *path)
     return copy;
 }
 
-/* Removes temporaries of `base` in `folder` that belong to nobody any more: their lock can be had. */
+/* Whether an open file still has this name in the folder. */
+static bool has_name(int fd, int folder, const char *name)
+{
+    struct stat opened, named;
+    return fstat(fd, &opened) == 0 && fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+/* Removes temporaries of `base` in `folder` that belong to nobody any more: their lock can be had, and what has the
+ * name is what was locked. */
 static void remove_leftovers(const char *folder, const char *base)
 {
     DIR *dir = opendir(folder);
@@ -98,7 +114,7 @@ static void remove_leftovers(const char *folder, const char *base)
         if (name[0] != '.' || strncmp(name + 1, base, length) || strncmp(name + 1 + length, ".tmp-", 5))
             continue;
         int fd = openat(dirfd(dir), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && has_name(fd, dirfd(dir), name))
             unlinkat(dirfd(dir), name, 0);
         if (fd >= 0)
             close(fd);
@@ -106,8 +122,26 @@ static void remove_leftovers(const char *folder, const char *base)
     closedir(dir);
 }
 
-/* Opens a file that only this writer has: ".name.tmp-PID-N" in the same folder. */
-static bool open_temporary(kiln_writer *w)
+/* Locks the temporary that was just made. False if someone who removes leftovers was quicker: it is theirs. */
+static bool lock_temporary(const kiln_writer *w)
+{
+    struct stat st;
+    bool taken = flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; /* there may be no locks at all */
+    return !taken && fstat(w->fd, &st) == 0 && st.st_nlink > 0;
+}
+
+/* What takes the place of a file is as private as that one was, and its owner's. */
+static bool keep_mode(const kiln_writer *w, const struct stat *replaced)
+{
+    bool other = replaced->st_uid != geteuid() || replaced->st_gid != getegid();
+    if (other && fchown(w->fd, replaced->st_uid, replaced->st_gid) != 0)
+        errno = 0; /* only root may give files away */
+    return fchmod(w->fd, replaced->st_mode & 0777) == 0 || write_error(w, "cannot be given the mode it had");
+}
+
+/* Opens a file that only this writer has: ".name.tmp-PID-N" in the same folder. `replaced`: the file that is there, or
+ * NULL. */
+static bool open_temporary(kiln_writer *w, const struct stat *replaced)
 {
     const char *slash = strrchr(w->path, '/'), *base = slash ? slash + 1 : w->path;
     char *folder = kiln_path_folder(w->path);
@@ -116,20 +150,21 @@ static bool open_temporary(kiln_writer *w)
     if (w->temporary)
         remove_leftovers(folder, base);
     for (int n = 0; w->temporary && w->fd < 0 && n < TRIES; n++) {
-        snprintf(w->temporary, room, "%.*s.%s.tmp-%ld-%d", (int)(base - w->path), w->path, base, (long)getpid(), n);
-        w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        snprintf(w->temporary, room, "%.*s.%s.tmp-%ld-%llu", (int)(base - w->path), w->path, base, (long)getpid(),
+                 kiln_file_turn());
+        w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaced ? 0600 : 0666);
         if (w->fd < 0 && errno != EEXIST)
             break;
-        /* Someone who removes leftovers may have been quicker than the lock: then the file has no name any more. */
-        struct stat st;
-        if (w->fd >= 0 && flock(w->fd, LOCK_EX | LOCK_NB) == 0 && fstat(w->fd, &st) == 0 && st.st_nlink == 0) {
+        if (w->fd >= 0 && !lock_temporary(w)) {
             close(w->fd);
             w->fd = -1;
         }
     }
     bool had_memory = folder && w->temporary;
     kiln_free(folder);
-    return w->fd >= 0 || (had_memory && write_error(w, "cannot be written"));
+    if (w->fd < 0)
+        return had_memory && write_error(w, "cannot be written");
+    return !replaced || keep_mode(w, replaced);
 }
 
 bool kiln_writer_begin(kiln_writer *w, const char *path, const char *who, bool in_place)
@@ -140,15 +175,16 @@ bool kiln_writer_begin(kiln_writer *w, const char *path, const char *who, bool i
     struct stat st;
     if (!(w->path = resolve(path)))
         return false;
-    if (path[strlen(path) - 1] == '/' || (stat(w->path, &st) == 0 && S_ISDIR(st.st_mode))) {
+    bool there = stat(w->path, &st) == 0;
+    if (path[strlen(path) - 1] == '/' || (there && S_ISDIR(st.st_mode))) {
         kiln_fail(KILN_E_IO, who, "%s is a folder; a file cannot take its place", path);
-    } else if (stat(w->path, &st) == 0 && !S_ISREG(st.st_mode)) {
+    } else if (there && !S_ISREG(st.st_mode)) {
         kiln_fail(KILN_E_IO, who, "%s is not a regular file; it is left alone", path);
     } else if (in_place) {
         w->fd = open(w->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         if (w->fd >= 0 || write_error(w, "cannot be written"))
             return true;
-    } else if (open_temporary(w)) {
+    } else if (open_temporary(w, there ? &st : NULL)) {
         return true;
     }
     kiln_writer_abort(w);
@@ -176,11 +212,10 @@ bool kiln_writer_put(kiln_writer *w, const void *data, size_t bytes)
 
 void kiln_writer_abort(kiln_writer *w)
 {
-    if (w->fd >= 0) {
+    if (w->fd >= 0 && w->temporary)
+        unlink(w->temporary);
+    if (w->fd >= 0)
         close(w->fd);
-        if (w->temporary)
-            unlink(w->temporary);
-    }
     kiln_free(w->temporary);
     kiln_free(w->path);
     *w = (kiln_writer){.fd = -1};

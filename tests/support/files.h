@@ -69,14 +69,14 @@ static inline char *files_get(const char *path, size_t *bytes)
     return data;
 }
 
-/* How many names a folder has, hidden ones too. */
+/* How many names a folder has, hidden ones too; the lock of a folder of checkpoints, which stays, is none of them. */
 static inline int files_count(const char *folder)
 {
     int n = 0;
     DIR *dir = opendir(folder);
     assert_non_null(dir);
     for (struct dirent *e; (e = readdir(dir));)
-        n += strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
+        n += strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && strcmp(e->d_name, ".lock");
     closedir(dir);
     return n;
 }
