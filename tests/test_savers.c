@@ -1,6 +1,6 @@
-/* Several savers in one folder of checkpoints, processes and threads: whoever has just saved finds a checkpoint, and what
- * is found is whole and of one saver. And what a save may touch: temporaries of the living, files of others and the mode
- * of a file that it replaces are left alone. */
+/* Several savers in one folder of checkpoints, processes and threads: whoever has just saved finds a checkpoint, and
+ * what is found is whole and of one saver. And what a save may touch: temporaries of the living, files of others and
+ * the mode of a file that it replaces are left alone. */
 #include <pthread.h>
 #include <sys/file.h>
 #include <sys/wait.h>

@@ -40,8 +40,9 @@ typedef struct kiln_optim_options {
 KILN_API kiln_optim *kiln_optim_new(const char *name, kiln_params params, kiln_optim_options options);
 KILN_API void kiln_optim_free(kiln_optim *o);
 
-/* A further group of parameters with options of its own (unset ones are the first group's). A parameter is in one
- * group. */
+/* A further group of parameters with options of its own (unset ones are the first group's), also of another module. A
+ * parameter is in one group. A name that is there already ("bias" of both) becomes the first of bias.2, bias.3, … that
+ * is free: what is saved is found again by an optimizer that was made in the same order. */
 #define kiln_optim_group(o, params, ...) kiln_optim_add_group(o, params, (kiln_optim_options){__VA_ARGS__})
 KILN_API bool kiln_optim_add_group(kiln_optim *o, kiln_params params, kiln_optim_options options);
 

@@ -50,6 +50,15 @@ static bool note_optim(const kiln_checkpoint *c, kiln_train_state *s)
     return true;
 }
 
+bool kiln_checkpoint_check(const kiln_checkpoint *c)
+{
+    kiln_train_state s = {0};
+    kiln_params tensors;
+    const char *what;
+    return note_optim(c, &s) && part_of(c, KILN_STATE_MODEL, &tensors, &what) &&
+           kiln_safetensors_check(tensors, c->nmeta, c->meta, who);
+}
+
 static bool write_part(const kiln_checkpoint *c, int file, const char *folder, kiln_train_state *s)
 {
     kiln_params tensors;

@@ -21,6 +21,10 @@ bool kiln_slot_begin(kiln_slot *s, const char *folder, int64_t step);
 bool kiln_slot_publish(kiln_slot *s, int keep);
 void kiln_slot_end(kiln_slot *s); /* removes what was not published */
 
+/* Whether such a checkpoint can be written, as far as that is known without writing: found out before hours of
+ * training, not after them. */
+bool kiln_checkpoint_check(const kiln_checkpoint *c);
+
 /* The newest complete one in a folder, its state read; NULL with an error, or without one when there is none. It stays
  * where it is until kiln_slot_release(lock), to be called once its files are open. */
 char *kiln_slot_newest(const char *folder, kiln_train_state *state, int *lock);

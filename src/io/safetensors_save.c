@@ -158,6 +158,15 @@ bool kiln_safetensors_write(const char *path, kiln_params tensors, int n, const 
     return ok;
 }
 
+bool kiln_safetensors_check(kiln_params tensors, int n, const kiln_meta *metadata, const char *who)
+{
+    entry *entries = sort_entries("what is to be saved", tensors, who);
+    json_t *root = entries ? make_header("what is to be saved", entries, tensors.count, n, metadata, who) : NULL;
+    json_decref(root);
+    kiln_free(entries);
+    return root;
+}
+
 bool kiln_safetensors_save(const char *path, kiln_params tensors, int n, const kiln_meta *metadata)
 {
     return kiln_safetensors_write(path ? path : "", tensors, n, metadata, "safetensors", false, NULL);

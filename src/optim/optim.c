@@ -23,6 +23,27 @@ static bool find_listed(const kiln_optim *o, const kiln_tensor *t, int64_t first
     return true;
 }
 
+static bool is_taken(const kiln_optim *o, const char *name)
+{
+    for (int64_t i = 0; i < o->nparams; i++)
+        if (!strcmp(o->params[i].name, name))
+            return true;
+    return false;
+}
+
+/* A copy of the name; of one that another parameter has (both modules have a "bias") the first of name.2, name.3, …
+ * that is free. So names follow from the order of the parameters alone, and what was saved is found again. */
+static char *unique_name(const kiln_optim *o, const char *name)
+{
+    size_t room = strlen(name) + 24;
+    char *copy = kiln_alloc(room, 1);
+    if (copy)
+        memcpy(copy, name, strlen(name) + 1);
+    for (int64_t n = 2; copy && is_taken(o, copy); n++)
+        snprintf(copy, room, "%s.%lld", name, (long long)n);
+    return copy;
+}
+
 static bool add_param(kiln_optim *o, kiln_tensor *t, const char *name, int64_t index, int group)
 {
     char number[24];
@@ -33,13 +54,11 @@ static bool add_param(kiln_optim *o, kiln_tensor *t, const char *name, int64_t i
     if (!kiln_dtype_is_float(kiln_dtype_of(t)))
         return kiln_fail(KILN_E_DTYPE, o->rule->op.name, "%s is %s; only floats can be trained", name,
                          kiln_dtype_name(kiln_dtype_of(t)));
-    size_t size = strlen(name) + 1;
     if (!KILN_GROW(o->params, o->params_capacity, o->nparams + 1))
         return false;
-    char *copy = kiln_alloc(size, 1);
+    char *copy = unique_name(o, name);
     if (!copy)
         return false;
-    memcpy(copy, name, size);
     o->params[o->nparams++] = (kiln_optim_param){.tensor = kiln_tensor_ref(t), .name = copy, .group = group};
     return true;
 }

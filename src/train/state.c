@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "io/checkpoint.h"
 
 bool kiln_training_remember(kiln_training *t, const kiln_epoch *e)
 {
@@ -325,11 +326,16 @@ bool kiln_training_resume(kiln_training *t)
 {
     if (!t->o.checkpoint)
         return true;
-    if (!make_folder(t->o.checkpoint) || !lock_folder(t))
+    kiln_checkpoint c = {.model = t->model,
+                         .optim = t->optim,
+                         .schedule = t->o.schedule,
+                         .ema = t->o.ema,
+                         .nmeta = t->o.nmeta,
+                         .meta = t->o.meta};
+    if (!kiln_checkpoint_check(&c) || !make_folder(t->o.checkpoint) || !lock_folder(t))
         return false;
     if (!t->o.resume)
         return check_unused(t->o.checkpoint);
-    kiln_checkpoint c = {.model = t->model, .optim = t->optim, .schedule = t->o.schedule, .ema = t->o.ema};
     if (!kiln_checkpoint_load(t->o.checkpoint, &c))
         return kiln_ok(); /* none there: a fresh start */
     t->resumed = t->saved = true;
