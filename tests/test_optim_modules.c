@@ -1,5 +1,5 @@
-/* One optimizer over several modules, whose parameters have the same names: it trains, is saved, found again, and goes on
- * to the bit. And what cannot be saved is said before training begins. */
+/* One optimizer over several modules, whose parameters have the same names: it trains, is saved, found again, and goes
+ * on to the bit. And what cannot be saved is said before training begins. */
 #include "support/files.h"
 
 typedef struct pair {
@@ -106,10 +106,18 @@ static void test_names(void **state)
     const char *names[2] = {"weight.2", "bias"};
     assert_true(kiln_optim_group(p.optim, ((kiln_params){2, list.tensors, names})));
     kiln_params s = kiln_optim_state(p.optim);
-    static const char *const want[] = {"weight.exp_avg",     "weight.exp_avg_sq",     "bias.exp_avg",
-                                       "bias.exp_avg_sq",    "weight.2.exp_avg",      "weight.2.exp_avg_sq",
-                                       "bias.2.exp_avg",     "bias.2.exp_avg_sq",     "weight.2.2.exp_avg",
-                                       "weight.2.2.exp_avg_sq", "bias.3.exp_avg",     "bias.3.exp_avg_sq",
+    static const char *const want[] = {"weight.exp_avg",
+                                       "weight.exp_avg_sq",
+                                       "bias.exp_avg",
+                                       "bias.exp_avg_sq",
+                                       "weight.2.exp_avg",
+                                       "weight.2.exp_avg_sq",
+                                       "bias.2.exp_avg",
+                                       "bias.2.exp_avg_sq",
+                                       "weight.2.2.exp_avg",
+                                       "weight.2.2.exp_avg_sq",
+                                       "bias.3.exp_avg",
+                                       "bias.3.exp_avg_sq",
                                        "skipped"};
     assert_int_equal(s.count, sizeof want / sizeof *want);
     for (int i = 0; i < (int)(sizeof want / sizeof *want); i++)
@@ -131,8 +139,7 @@ static void test_said_before_training(void **state)
     kiln_optim *o = kiln_optim_sgd(kiln_parameters(net), .momentum = 0.9);
     for (int i = 0; i < 70; i++)
         assert_true(kiln_optim_group(o, ((kiln_params){0})));
-    kiln_history h =
-        kiln_fit(net, data, .batch = 4, .loss = KILN_MSE, .optim = o, .checkpoint = files_path("many"));
+    kiln_history h = kiln_fit(net, data, .batch = 4, .loss = KILN_MSE, .optim = o, .checkpoint = files_path("many"));
     assert_int_equal(h.steps, 0);
     expect_error(KILN_E_ARGUMENT, "checkpoint", "more than 64 groups");
     kiln_history_free(&h);

@@ -105,6 +105,7 @@ KILN_API kiln_schedule *kiln_schedule_warmup(kiln_optim *o, int64_t units, doubl
  * 0.1, 10; its threshold: 1e-4 relative); `rising`: not risen. */
 KILN_API kiln_schedule *kiln_schedule_plateau(kiln_optim *o, double factor, int64_t patience, bool rising);
 KILN_API void kiln_schedule_free(kiln_schedule *s);
+KILN_API const char *kiln_schedule_name(const kiln_schedule *s); /* "cosine"; of a warm-up what comes then */
 KILN_API bool kiln_schedule_advance(kiln_schedule *s);
 KILN_API bool kiln_schedule_observe(kiln_schedule *s, double value); /* for plateau; others ignore it */
 /* All a schedule remembers, for saving. */

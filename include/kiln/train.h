@@ -60,7 +60,7 @@ typedef enum kiln_stop {
 
 typedef struct kiln_history {
     int64_t count;
-    kiln_epoch *epochs; /* kiln_history_free */
+    kiln_epoch *epochs; /* of earlier calls, too, where the run was resumed; kiln_history_free */
     int64_t steps;      /* optimizer steps, all in all */
     int64_t best;       /* the epoch with the best test loss (train loss without `validate`); -1: none */
     double first_step;  /* seconds from the call to the end of the first step: planning included */
@@ -97,21 +97,26 @@ typedef struct kiln_fit_options {
     int workers;          /* of the loader */
     int64_t limit; /* optimizer steps at most; 0: no limit. What was trained of the last epoch is looked at, too */
 
-    const char *checkpoint; /* a folder: last state, best weights (best.safetensors), made where missing. Without
-                               `resume` one that holds a run already is refused */
+    const char *checkpoint; /* a folder: last state, best weights (best.safetensors), history.jsonl (an epoch a line),
+                               made where missing. Without `resume` one that holds a run already is refused */
     int64_t save_steps;     /* a checkpoint every so many steps; 0: after each epoch. There is always one at the end */
     bool resume;            /* go on from the folder's last checkpoint, if there is one, as if nothing had happened: to
                                the bit, with any number of workers and threads. `epochs` and `limit` count from the very
-                               beginning, the seed is the checkpoint's */
+                               beginning, the seed is the checkpoint's. A folder with weights and without a checkpoint
+                               is refused */
     int nmeta;              /* kept in the files: what model this is */
     const kiln_meta *meta;
     const char *log; /* JSON lines ({"run": …}, {"step": …}, {"epoch": …}), or CSV (epochs alone) when it ends in
-                        ".csv"; continued on resume */
-    FILE *progress;  /* where to show progress: a line that moves on a terminal, plain lines otherwise */
+                        ".csv"; continued on resume. A file that is there and is no log is refused */
+    int64_t log_steps; /* a step line in the log, and one of progress where that is no terminal, every so many steps; 0:
+                          at most 200 an epoch in the log, and progress by time: every 30 s, later less often */
+    const char *about; /* a JSON object whose members go into the log's first line, in place of its own of that name */
+    FILE *progress;    /* where to show progress: a line that moves on a terminal, plain lines otherwise */
 
     const kiln_callback *callbacks;
     int ncallbacks;
     volatile sig_atomic_t *stop; /* set it (in a signal handler) to end after the current step, with a checkpoint */
+    volatile sig_atomic_t *save; /* set it for a checkpoint after the current step; fit sets it back and goes on */
 } kiln_fit_options;
 
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is

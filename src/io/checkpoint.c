@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/counts.h"
 #include "core/fail.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
@@ -79,8 +80,10 @@ bool kiln_checkpoint_save(const char *folder, const kiln_checkpoint *c, int keep
 {
     if (!folder || !*folder || !c || !c->model)
         return kiln_ok() && kiln_fail(KILN_E_ARGUMENT, who, "a folder and a model are needed to save");
-    if (c->step < 0 || c->epoch < 0 || c->batch < 0 || keep < 0)
-        return kiln_fail(KILN_E_ARGUMENT, who, "step, epoch, batch and keep are numbers from 0 up");
+    const int64_t counts[] = {c->step, c->epoch, c->batch, keep};
+    for (int i = 0; i < 4; i++)
+        if (counts[i] < 0 || counts[i] > KILN_COUNT_MAX)
+            return kiln_fail(KILN_E_ARGUMENT, who, "step, epoch, batch and keep are numbers from 0 up to 2^53");
     kiln_train_state s = {.step = c->step, .epoch = c->epoch, .batch = c->batch, .seed = c->seed};
     s.random = kiln_random_get();
     kiln_slot slot;

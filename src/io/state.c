@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "core/alloc.h"
+#include "core/counts.h"
 #include "core/fail.h"
 #include "io/file.h"
 
@@ -129,12 +130,12 @@ static bool bad(const source *f, const char *key, const char *what)
     return kiln_fail(KILN_E_FORMAT, who, "%s: '%s' %s", f->path, key, what);
 }
 
-/* A whole number from 0 up. */
+/* A whole number from 0 up that can be counted on from. */
 static bool to_count(const source *f, const json_t *object, const char *key, int64_t *out)
 {
     const json_t *value = json_object_get(object, key);
-    if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return bad(f, key, "is not a whole number from 0 up");
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > KILN_COUNT_MAX)
+        return bad(f, key, "is not a whole number from 0 to 2^53");
     *out = json_integer_value(value);
     return true;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/alloc.h"
+#include "core/counts.h"
 #include "core/fail.h"
 #include "optim/optim.h"
 
@@ -261,6 +262,13 @@ static kiln_schedule *find_plateau(kiln_schedule *s)
     return s;
 }
 
+const char *kiln_schedule_name(const kiln_schedule *s)
+{
+    while (s && s->then)
+        s = s->then;
+    return s ? s->kind + strlen("schedule_") : "";
+}
+
 bool kiln_schedule_advance(kiln_schedule *s)
 {
     if (!kiln_optim_given(s, "schedule"))
@@ -322,7 +330,9 @@ bool kiln_schedule_set(kiln_schedule *s, kiln_schedule_state state)
 {
     if (!kiln_optim_given(s, "schedule"))
         return false;
-    if (state.unit < 0 || state.bad < 0 || state.observed < 0 || !isfinite(state.factor) || state.factor < 0)
+    bool counts = state.unit >= 0 && state.unit <= KILN_COUNT_MAX && state.bad >= 0 && state.bad <= KILN_COUNT_MAX &&
+                  state.observed >= 0 && state.observed <= KILN_COUNT_MAX;
+    if (!counts || !isfinite(state.factor) || state.factor < 0)
         return kiln_fail(KILN_E_ARGUMENT, s->kind, "this is not the state of a schedule");
     kiln_schedule *plateau = find_plateau(s);
     if (plateau)

@@ -1,6 +1,7 @@
 /* An optimizer's tensors as a list with names, for saving and restoring. */
 #include <string.h>
 #include "core/alloc.h"
+#include "core/counts.h"
 #include "core/fail.h"
 #include "optim/optim.h"
 
@@ -89,7 +90,7 @@ bool kiln_optim_set_steps(kiln_optim *o, int64_t steps)
 {
     if (!kiln_optim_given(o, "optimizer"))
         return false;
-    if (steps < 0)
+    if (steps < 0 || steps > KILN_COUNT_MAX)
         return kiln_fail(KILN_E_ARGUMENT, o->rule->op.name, "%lld steps cannot have been taken", (long long)steps);
     if (!kiln_optim_settle(o) || !KILN_GROW(o->skips, o->skips_capacity, o->nparams))
         return false;

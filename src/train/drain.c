@@ -5,9 +5,11 @@
 #include <string.h>
 #include "train/training.h"
 
-/* At most 200 lines an epoch, at multiples of KILN_DRAIN steps. */
+/* As often as was asked for; else at most 200 lines an epoch, at multiples of KILN_DRAIN steps. */
 static bool line_is_due(const kiln_training *t, int64_t steps_in_epoch)
 {
+    if (t->o.log_steps > 0)
+        return t->line_due;
     int64_t steps = (t->batches + t->o.accumulate - 1) / t->o.accumulate;
     int64_t every = KILN_DRAIN * ((steps + 200 * KILN_DRAIN - 1) / (200 * KILN_DRAIN));
     return steps_in_epoch % every == 0;

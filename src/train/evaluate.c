@@ -135,7 +135,7 @@ static void show(void *context, kiln_meter *meter, int64_t done, int64_t total)
 {
     shown *s = context;
     kiln_totals totals;
-    if (done < total && !kiln_progress_due(&s->progress))
+    if (done < total && !kiln_progress_due(&s->progress, false))
         return;
     if (!s->progress.file || !kiln_meter_read(meter, &totals))
         return;

@@ -78,7 +78,10 @@ static kiln_progress_line make_line(kiln_training *t, const kiln_result *train)
 static bool show(kiln_training *t, const char *phase)
 {
     kiln_totals totals;
-    if (!kiln_progress_due(&t->progress))
+    /* The end of an epoch has a line of its own. */
+    bool counted = t->line_due && !phase && t->batch < t->batches && kiln_progress_plain(&t->progress);
+    t->line_due = false;
+    if (!counted && !kiln_progress_due(&t->progress, t->o.log_steps > 0))
         return true;
     if (!kiln_meter_read(&t->meter, &totals) || !kiln_training_check_loss(t, &totals, t->step))
         return false;
@@ -104,11 +107,14 @@ static bool note_first_step(kiln_training *t)
     if (!kiln_device_wait(t->device))
         return false;
     t->history.first_step = kiln_seconds() - t->called;
-    if (t->log.bytes > 0)
+    if (t->log.journal.mark.bytes > 0)
         return true;
     kiln_log_about about = {.model = kiln_module_kind(t->model),
                             .data = t->data.name,
                             .optim = kiln_optim_name(t->optim),
+                            .schedule = t->o.schedule ? kiln_schedule_name(t->o.schedule) : "constant",
+                            .lr = t->lr,
+                            .more = t->o.about,
                             .device = kiln_device_name(t->device),
                             .parameters = kiln_parameter_count(t->model),
                             .samples = t->data.count,
@@ -137,28 +143,45 @@ static bool at_limit(const kiln_training *t)
     return t->o.limit > 0 && t->step >= t->o.limit;
 }
 
+/* A checkpoint that was asked for by the flag, once. */
+static bool asked_to_save(kiln_training *t)
+{
+    if (t->o.save && *t->o.save) {
+        *t->o.save = 0;
+        t->save_asked = t->o.checkpoint != NULL;
+    }
+    return t->save_asked;
+}
+
+/* A checkpoint between two steps. At the very end of an epoch it waits until the epoch's results are in it. */
+static bool save_between(kiln_training *t)
+{
+    bool asked = asked_to_save(t), due = t->o.save_steps > 0 && t->step % t->o.save_steps == 0;
+    if (t->batch >= t->batches || !(asked || due))
+        return true;
+    return kiln_training_save(t);
+}
+
 static bool after_step(kiln_training *t)
 {
     int64_t steps_in_epoch = (t->batch + t->o.accumulate - 1) / t->o.accumulate;
     bool first = t->history.first_step == 0;
     t->step++;
     t->dirty = true;
+    t->line_due = t->o.log_steps > 0 && t->step % t->o.log_steps == 0;
     t->lr = kiln_optim_lr(t->optim, 0);
     if (first && !note_first_step(t))
         return false;
     if (t->o.schedule && !t->o.schedule_epochs && !kiln_schedule_advance(t->o.schedule))
         return false;
-    if (steps_in_epoch % KILN_DRAIN == 0 && !kiln_training_drain(t, steps_in_epoch))
+    if ((steps_in_epoch % KILN_DRAIN == 0 || t->line_due) && !kiln_training_drain(t, steps_in_epoch))
         return false;
     for (int i = 0; i < t->o.ncallbacks; i++) {
         const kiln_callback *c = &t->o.callbacks[i];
         if (c->step && !c->step(c->context, t->epoch, t->step))
             t->history.stop = KILN_STOP_ASKED;
     }
-    /* At the very end of an epoch the checkpoint waits until the epoch's results are in it. */
-    if (t->o.save_steps > 0 && t->step % t->o.save_steps == 0 && t->batch < t->batches)
-        return kiln_ok() && kiln_training_save(t);
-    return kiln_ok();
+    return kiln_ok() && save_between(t);
 }
 
 static int64_t window_samples(const kiln_training *t)
@@ -305,7 +328,7 @@ static bool report_epoch(kiln_training *t)
         t->best = t->o.validate ? e.test.loss : e.train.loss;
         t->history.best = t->epoch;
     }
-    if (!kiln_training_remember(t, &e) || !kiln_log_epoch(&t->log, &e, t->step))
+    if (!kiln_history_add(&t->history_file, &t->history, &e) || !kiln_log_epoch(&t->log, &e, t->step))
         return false;
     show_epoch(t, &e, better);
     return tell_epoch(t, &e);
@@ -334,6 +357,9 @@ static bool advance_schedule(kiln_training *t)
 static bool end_epoch(kiln_training *t)
 {
     int64_t epochs_before = t->history.count;
+    /* Where the best weights are there is a checkpoint: a run that is killed between the two can be resumed. */
+    if (!t->saved && !kiln_training_save(t))
+        return false;
     if (!report_epoch(t))
         return false;
     if (t->history.count == epochs_before)
@@ -341,7 +367,7 @@ static bool end_epoch(kiln_training *t)
     if (!advance_schedule(t))
         return false;
     begin_next_epoch(t);
-    bool due = t->o.save_steps == 0 || t->step % t->o.save_steps == 0;
+    bool due = t->o.save_steps == 0 || t->step % t->o.save_steps == 0 || asked_to_save(t);
     return !due || kiln_training_save(t);
 }
 
@@ -381,7 +407,8 @@ kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options
 {
     kiln_training t = {.o = options, .model = model, .called = kiln_seconds(), .best = INFINITY, .lr = NAN};
     t.history.best = -1;
-    t.log.file = t.folder = -1;
+    t.log.journal.file = t.history_file.journal.file = t.folder = -1;
+    t.history_file.folder = options.checkpoint;
     t.history.stop = KILN_STOP_ERROR;
     kiln_modes modes;
     if (!kiln_can_begin("fit", model, train) || !kiln_modes_get(&modes, model))
@@ -398,6 +425,7 @@ kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options
         t.history.stop = KILN_STOP_ERROR;
     kiln_progress_close(&t.progress);
     kiln_log_close(&t.log);
+    kiln_history_close(&t.history_file);
     if (t.folder >= 0)
         close(t.folder);
     kiln_rerun_free(&t.rerun);

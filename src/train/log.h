@@ -1,6 +1,6 @@
 /* The log of a run: JSON lines, or CSV when the file's name ends in ".csv".
  *
- *     {"run": {"model": "Sequential", "parameters": 235146, …}}
+ *     {"run": {"version": "0.1.0", "model": "Sequential", "parameters": 235146, …}}
  *     {"step": 50, "loss": 0.83, "lr": 0.001}                      the mean since the line before
  *     {"epoch": 1, "step": 1875, "loss": …, "val_loss": …, …}
  *
@@ -9,33 +9,35 @@
 #ifndef KILN_TRAIN_LOG_H
 #define KILN_TRAIN_LOG_H
 
+#include "train/journal.h"
 #include "train/task.h"
 
-typedef struct kiln_journal {
-    int file; /* -1: no log */
-    char *path;
+typedef struct kiln_log_file {
+    kiln_journal journal;
     bool csv, validates;
     unsigned metrics;
-    int64_t bytes; /* written so far */
-} kiln_journal;
+} kiln_log_file;
 
 /* What the first line says about the run. */
 typedef struct kiln_log_about {
-    const char *model, *data, *optim, *device;
+    const char *model, *data, *optim, *schedule, *device;
     int64_t parameters, samples, validation_samples, batch, accumulate, epochs;
+    double lr;
     uint64_t seed;
     int threads;
     bool tf32;
     double first_step;
+    const char *more; /* a JSON object whose members are added, or take the place of these; NULL: none */
 } kiln_log_about;
 
-/* A fresh log, or (bytes > 0) one that goes on after its first `bytes` bytes; what comes after them is dropped. path
- * NULL: no log, and the calls below do nothing. */
-bool kiln_log_open(kiln_journal *l, const char *path, unsigned metrics, bool validates, int64_t bytes);
-void kiln_log_close(kiln_journal *l);
+/* A fresh log, or (an unempty mark) one that goes on behind the mark. path NULL: no log, and the calls below do
+ * nothing.
+ */
+bool kiln_log_open(kiln_log_file *l, const char *path, unsigned metrics, bool validates, kiln_mark mark);
+void kiln_log_close(kiln_log_file *l);
 
-bool kiln_log_run(kiln_journal *l, const kiln_log_about *about);
-bool kiln_log_step(kiln_journal *l, int64_t step, const kiln_result *mean, double lr);
-bool kiln_log_epoch(kiln_journal *l, const kiln_epoch *e, int64_t step);
+bool kiln_log_run(kiln_log_file *l, const kiln_log_about *about);
+bool kiln_log_step(kiln_log_file *l, int64_t step, const kiln_result *mean, double lr);
+bool kiln_log_epoch(kiln_log_file *l, const kiln_epoch *e, int64_t step);
 
 #endif

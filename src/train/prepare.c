@@ -13,11 +13,11 @@ static bool fill_options(kiln_training *t, int64_t samples)
     const struct {
         const char *name;
         double value;
-    } all[] = {{"epochs", (double)o->epochs},         {"batch", (double)o->batch},
-               {"accumulate", (double)o->accumulate}, {"clip_norm", o->clip_norm},
-               {"clip_value", o->clip_value},         {"early_stop", (double)o->early_stop},
-               {"limit", (double)o->limit},           {"save_steps", (double)o->save_steps},
-               {"workers", (double)o->workers},       {"ncallbacks", (double)o->ncallbacks}};
+    } all[] = {
+        {"epochs", (double)o->epochs},   {"batch", (double)o->batch},           {"accumulate", (double)o->accumulate},
+        {"clip_norm", o->clip_norm},     {"clip_value", o->clip_value},         {"early_stop", (double)o->early_stop},
+        {"limit", (double)o->limit},     {"save_steps", (double)o->save_steps}, {"log_steps", (double)o->log_steps},
+        {"workers", (double)o->workers}, {"ncallbacks", (double)o->ncallbacks}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!(all[i].value >= 0))
             return kiln_fail(KILN_E_ARGUMENT, "fit", "%s is %g: it must not be negative", all[i].name, all[i].value);
@@ -98,5 +98,5 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
     kiln_zero_grad(t->optim);
     return kiln_meter_init(&t->meter, &t->task, t->device, false) && kiln_training_resume(t) &&
            place_loader(t, train) &&
-           kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->resumed ? t->log_bytes : 0);
+           kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->log_mark);
 }

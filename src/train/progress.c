@@ -209,24 +209,36 @@ static int screen_width(FILE *file)
 
 void kiln_progress_init(kiln_progress *p, FILE *file)
 {
-    *p = (kiln_progress){.file = file, .drawn = -1};
+    *p = (kiln_progress){.file = file};
     if (!file)
         return;
     const char *term = getenv("TERM");
     int fd = fileno(file);
     p->terminal = fd >= 0 && isatty(fd) && term && *term && strcmp(term, "dumb") != 0;
     p->color = p->terminal && !is_set("NO_COLOR");
+    p->begun = kiln_seconds();
+    p->drawn = p->terminal ? -1 : p->begun;
 }
 
-bool kiln_progress_due(const kiln_progress *p)
+bool kiln_progress_plain(const kiln_progress *p)
 {
-    return p->file && p->terminal && kiln_seconds() - p->drawn >= 0.1;
+    return p->file && !p->terminal;
+}
+
+bool kiln_progress_due(const kiln_progress *p, bool counted)
+{
+    if (!p->file)
+        return false;
+    double now = kiln_seconds(), since = now - p->drawn;
+    if (p->terminal)
+        return since >= 0.1;
+    return !counted && since >= fmin(fmax(30, (now - p->begun) / 20), 600);
 }
 
 void kiln_progress_draw(kiln_progress *p, const kiln_progress_line *l)
 {
     char text[KILN_PROGRESS_TEXT];
-    if (!p->file || (!p->terminal && !l->finished))
+    if (!p->file)
         return;
     p->drawn = kiln_seconds();
     if (!p->terminal) {
@@ -250,6 +262,28 @@ void kiln_progress_close(kiln_progress *p)
     p->open = false;
 }
 
+/* Bytes of the character of UTF-8 at `c`; 1 for one that is none. */
+static int character_bytes(const unsigned char *c)
+{
+    int n = *c >= 0xc2 && *c < 0xe0 ? 2 : *c >= 0xe0 && *c < 0xf0 ? 3 : *c >= 0xf0 && *c < 0xf5 ? 4 : 1;
+    for (int i = 1; i < n; i++)
+        if ((c[i] & 0xc0) != 0x80)
+            return 1;
+    return n;
+}
+
+/* Names of files may hold what moves the cursor of a terminal about. */
+static void make_printable(char *text)
+{
+    int n;
+    for (unsigned char *c = (unsigned char *)text; *c; c += n) {
+        n = character_bytes(c);
+        bool control = n == 1 ? *c < ' ' || *c >= 0x7f : *c == 0xc2 && c[1] < 0xa0;
+        if (control)
+            memset(c, '?', (size_t)n);
+    }
+}
+
 void kiln_progress_note(kiln_progress *p, const char *format, ...)
 {
     if (!p->file)
@@ -257,8 +291,10 @@ void kiln_progress_note(kiln_progress *p, const char *format, ...)
     kiln_progress_close(p);
     va_list arguments;
     va_start(arguments, format);
-    vfprintf(p->file, format, arguments);
+    char text[KILN_PROGRESS_TEXT];
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    fputc('\n', p->file);
+    make_printable(text);
+    fprintf(p->file, "%s\n", text);
     fflush(p->file);
 }

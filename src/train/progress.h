@@ -36,11 +36,14 @@ typedef struct kiln_progress {
     FILE *file; /* NULL: shows nothing */
     bool terminal, color;
     bool open; /* a line that moves is on the screen */
-    double drawn;
+    double begun, drawn;
 } kiln_progress;
 
 void kiln_progress_init(kiln_progress *p, FILE *file);
-bool kiln_progress_due(const kiln_progress *p); /* is it time to draw again? */
+bool kiln_progress_plain(const kiln_progress *p); /* lines that stay, one below the other */
+/* Is it time to draw again? On a terminal ten times a second; elsewhere (unless its lines are `counted` by somebody)
+ * every 30 seconds, and less often the longer it takes, so that a log of days can be read. */
+bool kiln_progress_due(const kiln_progress *p, bool counted);
 void kiln_progress_draw(kiln_progress *p, const kiln_progress_line *l);
 void kiln_progress_note(kiln_progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void kiln_progress_close(kiln_progress *p); /* leaves a moving line as it is and goes to the next */

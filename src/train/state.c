@@ -1,27 +1,22 @@
 /* What fit itself has to remember between two calls, beside weights, optimizer, schedule and random state, which the
- * checkpoint keeps: the sums of the epoch so far, to the bit, the history, the best loss, how much of the log is valid.
- */
+ * checkpoint keeps: the sums of the epoch so far, to the bit, the best loss, how much of the history and of the log
+ * belongs to it. It is of the same size after any number of epochs. */
 #include "train/training.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "core/alloc.h"
+#include "core/counts.h"
 #include "core/fail.h"
 #include "io/checkpoint.h"
-
-bool kiln_training_remember(kiln_training *t, const kiln_epoch *e)
-{
-    if (!KILN_GROW(t->history.epochs, t->history_room, t->history.count + 1))
-        return false;
-    t->history.epochs[t->history.count++] = *e;
-    return true;
-}
 
 bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals, int64_t step)
 {
@@ -50,10 +45,17 @@ static double get_number(const json_t *o, const char *key, double without)
     return json_is_number(v) ? json_number_value(v) : without;
 }
 
-static int64_t get_int(const json_t *o, const char *key, int64_t without)
+/* A whole number from `least` (0 or, for "none", -1) up that can be counted on from; a checkpoint can say anything.
+ * False with an error. */
+static bool get_count(const json_t *o, const char *key, int64_t least, int64_t without, int64_t *out)
 {
     const json_t *v = json_object_get(o, key);
-    return json_is_integer(v) ? (int64_t)json_integer_value(v) : without;
+    *out = json_is_integer(v) ? (int64_t)json_integer_value(v) : without;
+    if (*out >= least && *out <= KILN_COUNT_MAX)
+        return true;
+    return kiln_fail(KILN_E_FORMAT, "fit",
+                     "the checkpoint says %s = %lld, which cannot be so: its state.json was changed", key,
+                     (long long)*out);
 }
 
 static json_t *put_sums(const double sums[KILN_SUMS], int64_t samples)
@@ -63,70 +65,12 @@ static json_t *put_sums(const double sums[KILN_SUMS], int64_t samples)
                      number(sums[KILN_SUM_ABSOLUTE]), "samples", (json_int_t)samples);
 }
 
-static int64_t get_sums(const json_t *o, double sums[KILN_SUMS])
+static bool get_sums(const json_t *o, double sums[KILN_SUMS], int64_t *samples)
 {
     static const char *const names[KILN_SUMS] = {"loss", "correct", "top5", "absolute"};
     for (int i = 0; i < KILN_SUMS; i++)
         sums[i] = get_number(o, names[i], 0);
-    int64_t samples = get_int(o, "samples", 0);
-    return samples > 0 ? samples : 0;
-}
-
-static json_t *put_result(const kiln_result *r)
-{
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "loss", number(r->loss), "accuracy", number(r->accuracy),
-                     "top5", number(r->top5), "perplexity", number(r->perplexity), "mae", number(r->mae), "samples",
-                     (json_int_t)r->samples, "seconds", number(r->seconds));
-}
-
-static kiln_result get_result(const json_t *o)
-{
-    return (kiln_result){.loss = get_number(o, "loss", NAN),
-                         .accuracy = get_number(o, "accuracy", NAN),
-                         .top5 = get_number(o, "top5", NAN),
-                         .perplexity = get_number(o, "perplexity", NAN),
-                         .mae = get_number(o, "mae", NAN),
-                         .samples = get_int(o, "samples", 0),
-                         .seconds = get_number(o, "seconds", 0)};
-}
-
-static json_t *put_history(const kiln_history *h)
-{
-    json_t *list = json_array();
-    for (int64_t i = 0; i < h->count; i++) {
-        const kiln_epoch *e = &h->epochs[i];
-        json_t *o = json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "epoch", (json_int_t)e->epoch, "train",
-                              put_result(&e->train), "test", put_result(&e->test), "lr", number(e->lr), "seconds",
-                              number(e->seconds), "samples_per_second", number(e->samples_per_second), "data_wait",
-                              number(e->data_wait));
-        if (json_array_append_new(list, o) != 0) {
-            json_decref(list);
-            return NULL;
-        }
-    }
-    return list;
-}
-
-static bool get_history(kiln_training *t, const json_t *list)
-{
-    size_t i;
-    json_t *o;
-    json_array_foreach(list, i, o)
-    {
-        if (!json_is_object(o))
-            return kiln_fail(KILN_E_FORMAT, "fit", "the checkpoint in %s has something else than epochs in its history",
-                             t->o.checkpoint);
-        kiln_epoch e = {.epoch = get_int(o, "epoch", (int64_t)i),
-                        .train = get_result(json_object_get(o, "train")),
-                        .test = get_result(json_object_get(o, "test")),
-                        .lr = get_number(o, "lr", NAN),
-                        .seconds = get_number(o, "seconds", NAN),
-                        .samples_per_second = get_number(o, "samples_per_second", NAN),
-                        .data_wait = get_number(o, "data_wait", NAN)};
-        if (!kiln_training_remember(t, &e))
-            return false;
-    }
-    return true;
+    return get_count(o, "samples", 0, 0, samples);
 }
 
 /* ---- Saving ---- */
@@ -140,6 +84,8 @@ static json_t *put_state(kiln_training *t, const double device_sums[KILN_SUMS])
         spent += kiln_seconds() - t->begun;
         waited += kiln_loader_waited(t->loader) - t->waited_at;
     }
+    char hash[24];
+    snprintf(hash, sizeof hash, "%016" PRIx64, t->log_mark.hash);
     const struct {
         const char *key;
         json_t *value;
@@ -156,10 +102,11 @@ static json_t *put_state(kiln_training *t, const double device_sums[KILN_SUMS])
                {"best_loss", number(t->best)},
                {"best_epoch", json_integer(t->history.best)},
                {"bad_epochs", json_integer(t->bad)},
-               {"log_bytes", json_integer(t->log_bytes)},
+               {"log_bytes", json_integer(t->log_mark.bytes)},
+               {"log_hash", t->log_mark.hashed ? json_string(hash) : json_null()},
                {"seconds", number(spent)},
                {"waited", number(waited)},
-               {"history", put_history(&t->history)}};
+               {"history", kiln_history_mark(&t->history_file, &t->history)}};
     json_t *fit = json_object();
     bool whole = fit != NULL;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -180,13 +127,13 @@ bool kiln_training_save(kiln_training *t)
     if (!kiln_training_settle(t) || !kiln_meter_get(&t->meter, sums) || !kiln_meter_read(&t->meter, &totals) ||
         !kiln_training_check_loss(t, &totals, t->step))
         return false;
-    if (t->log.file >= 0)
-        t->log_bytes = t->log.bytes;
+    if (t->log.journal.file >= 0)
+        t->log_mark = t->log.journal.mark;
     json_t *state = put_state(t, sums);
     char *extra = state ? json_dumps(state, JSON_COMPACT) : NULL;
     json_decref(state);
     if (!extra)
-        return kiln_fail(KILN_E_MEMORY, "fit", "no memory for the state of the run");
+        return kiln_ok() && kiln_fail(KILN_E_MEMORY, "fit", "no memory for the state of the run");
     kiln_checkpoint c = {.model = t->model,
                          .optim = t->optim,
                          .schedule = t->o.schedule,
@@ -202,19 +149,27 @@ bool kiln_training_save(kiln_training *t)
     free(extra);
     t->dirty = t->dirty && !done;
     t->saved = t->saved || done;
+    if (done && t->save_asked)
+        kiln_progress_note(&t->progress, "Saved %s after %lld steps", t->o.checkpoint, (long long)t->step);
+    t->save_asked = t->save_asked && !done;
     return done;
+}
+
+static char *best_path(const char *folder)
+{
+    size_t room = strlen(folder) + sizeof "/best.safetensors";
+    char *path = kiln_alloc(room, 1);
+    if (path)
+        snprintf(path, room, "%s/best.safetensors", folder);
+    return path;
 }
 
 bool kiln_training_save_best(kiln_training *t)
 {
     if (!t->o.checkpoint)
         return true;
-    size_t room = strlen(t->o.checkpoint) + sizeof "/best.safetensors";
-    char *path = kiln_alloc(room, 1);
-    if (!path)
-        return false;
-    snprintf(path, room, "%s/best.safetensors", t->o.checkpoint);
-    bool done = kiln_safetensors_save(path, kiln_state(t->model), t->o.nmeta, t->o.meta);
+    char *path = best_path(t->o.checkpoint);
+    bool done = path && kiln_safetensors_save(path, kiln_state(t->model), t->o.nmeta, t->o.meta);
     kiln_free(path);
     return done;
 }
@@ -269,7 +224,9 @@ static bool same_batches(const kiln_training *t, const json_t *fit)
                {"the number of samples", "samples", t->data.count},
                {"the set of metrics", "metrics", (int64_t)t->task.metrics}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        int64_t then = get_int(fit, all[i].key, all[i].now);
+        int64_t then;
+        if (!get_count(fit, all[i].key, 0, all[i].now, &then))
+            return false;
         if (then != all[i].now) {
             kiln_fail(KILN_E_STATE, "fit",
                       "the checkpoint in %s is in the middle of an epoch, where %s was %lld; it is "
@@ -286,40 +243,53 @@ static bool same_batches(const kiln_training *t, const json_t *fit)
     return true;
 }
 
-static bool take_state(kiln_training *t, const json_t *fit)
+/* The sums of an epoch that was left in its middle. */
+static bool take_sums(kiln_training *t, const json_t *fit)
 {
     double sums[KILN_SUMS];
-    if (t->batch > 0 && !same_batches(t, fit))
-        return false;
-    if (!get_history(t, json_object_get(fit, "history")))
-        return false;
-    t->history.best = get_int(fit, "best_epoch", -1);
-    t->best = get_number(fit, "best_loss", INFINITY);
-    t->bad = get_int(fit, "bad_epochs", 0);
-    t->log_bytes = get_int(fit, "log_bytes", 0);
-    if (t->batch == 0)
-        return true;
     kiln_meter *m = &t->meter;
-    m->drained.samples = get_sums(json_object_get(fit, "sums"), m->drained.sum);
-    m->samples = get_sums(json_object_get(fit, "sums_on_device"), sums);
+    if (!get_sums(json_object_get(fit, "sums"), m->drained.sum, &m->drained.samples) ||
+        !get_sums(json_object_get(fit, "sums_on_device"), sums, &m->samples) ||
+        !get_sums(json_object_get(fit, "line"), t->line.sum, &t->line.samples))
+        return false;
     m->fresh = json_is_true(json_object_get(fit, "sums_fresh"));
-    t->line.samples = get_sums(json_object_get(fit, "line"), t->line.sum);
     t->lr = get_number(fit, "lr", NAN);
     t->spent = get_number(fit, "seconds", 0);
     t->waited = get_number(fit, "waited", 0);
     return kiln_meter_set(m, sums);
 }
 
-/* A fresh run never mixes its checkpoints with those of another. */
-static bool check_unused(const char *folder)
+static bool take_state(kiln_training *t, const json_t *fit)
 {
-    char *there = kiln_checkpoint_find(folder);
-    if (!there)
-        return kiln_ok();
-    kiln_fail(KILN_E_STATE, "fit", "the folder %s holds a run already: %s", folder, there);
-    kiln_hint("resume it, remove it, or choose another folder");
+    const char *hash = json_string_value(json_object_get(fit, "log_hash"));
+    if (t->batch > 0 && !same_batches(t, fit))
+        return false;
+    if (!get_count(fit, "best_epoch", -1, -1, &t->history.best) || !get_count(fit, "bad_epochs", 0, 0, &t->bad) ||
+        !get_count(fit, "log_bytes", 0, 0, &t->log_mark.bytes) ||
+        !kiln_history_resume(&t->history_file, &t->history, json_object_get(fit, "history")))
+        return false;
+    t->best = get_number(fit, "best_loss", INFINITY);
+    if (hash)
+        t->log_mark = (kiln_mark){t->log_mark.bytes, strtoull(hash, NULL, 16), true};
+    return t->batch == 0 || take_sums(t, fit);
+}
+
+/* A run that starts afresh never mixes its checkpoints with those of another, nor takes its best weights' place. */
+static bool check_unused(const char *folder, bool resume)
+{
+    char *there = resume ? NULL : kiln_checkpoint_find(folder), *best = best_path(folder);
+    bool weights = best && access(best, F_OK) == 0;
+    if (there || (weights && !resume)) {
+        kiln_fail(KILN_E_STATE, "fit", "the folder %s holds a run already: %s", folder, there ? there : best);
+        kiln_hint("resume it, remove it, or choose another folder");
+    } else if (weights) {
+        kiln_fail(KILN_E_STATE, "fit", "the folder %s has no checkpoint to resume from, but weights of a run: %s",
+                  folder, best);
+        kiln_hint("bring its checkpoint back, or choose another folder for a run that begins with these weights");
+    }
     kiln_string_free(there);
-    return false;
+    kiln_free(best);
+    return kiln_ok();
 }
 
 bool kiln_training_resume(kiln_training *t)
@@ -335,9 +305,9 @@ bool kiln_training_resume(kiln_training *t)
     if (!kiln_checkpoint_check(&c) || !make_folder(t->o.checkpoint) || !lock_folder(t))
         return false;
     if (!t->o.resume)
-        return check_unused(t->o.checkpoint);
+        return check_unused(t->o.checkpoint, false);
     if (!kiln_checkpoint_load(t->o.checkpoint, &c))
-        return kiln_ok(); /* none there: a fresh start */
+        return kiln_ok() && check_unused(t->o.checkpoint, true); /* none there: a fresh start */
     t->resumed = t->saved = true;
     t->epoch = c.epoch;
     t->batch = c.batch;

@@ -3,6 +3,7 @@
 #define KILN_TRAIN_TRAINING_H
 
 #include "plan/rerun.h"
+#include "train/history.h"
 #include "train/log.h"
 #include "train/metrics.h"
 #include "train/progress.h"
@@ -25,20 +26,20 @@ typedef struct kiln_training {
     kiln_loader *loader;
     kiln_meter meter, validation_meter;
     kiln_progress progress;
-    kiln_journal log;
+    kiln_log_file log;
 
     kiln_history history; /* what is returned */
-    int64_t history_room;
+    kiln_history_file history_file;
 
     /* Where it stands: the next batch, after `step` optimizer steps. A checkpoint holds all of this. */
     int64_t epoch, batch, step;
-    double lr;         /* of the last step */
-    double best;       /* the loss of the best epoch; INFINITY: none yet */
-    int64_t bad;       /* epochs since then */
-    kiln_totals line;  /* what had been summed when the last step line was written */
-    int64_t log_bytes; /* of the log that belong to what is saved */
-    double spent;      /* seconds this epoch took in earlier calls, */
-    double waited;     /* and how many of them were spent waiting for data */
+    double lr;          /* of the last step */
+    double best;        /* the loss of the best epoch; INFINITY: none yet */
+    int64_t bad;        /* epochs since then */
+    kiln_totals line;   /* what had been summed when the last step line was written */
+    kiln_mark log_mark; /* how much of the log belongs to what is saved */
+    double spent;       /* seconds this epoch took in earlier calls, */
+    double waited;      /* and how many of them were spent waiting for data */
 
     /* Of this call only */
     int64_t batches;      /* of an epoch */
@@ -50,6 +51,8 @@ typedef struct kiln_training {
     bool resumed;         /* from a checkpoint */
     bool dirty;           /* something happened since the last checkpoint */
     bool saved;           /* there is a checkpoint */
+    bool save_asked;      /* somebody wants one */
+    bool line_due;        /* o.log_steps have passed */
     int folder;           /* of the checkpoints, locked; -1: none */
 
     kiln_drain drains[KILN_MOVES]; /* of the meter's moves under way, oldest first */
@@ -64,9 +67,6 @@ typedef struct kiln_training {
 /* Checks the options and the data, makes the parts, and resumes where that is wanted. What was made is the caller's to
  * free, also on failure. */
 bool kiln_training_prepare(kiln_training *t, kiln_dataset *train);
-
-/* Adds a finished epoch to the history. */
-bool kiln_training_remember(kiln_training *t, const kiln_epoch *e);
 
 /* An error when the loss that was summed up to this step is not finite. */
 bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals, int64_t step);
