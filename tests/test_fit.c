@@ -464,6 +464,29 @@ static void test_errors(void **state)
     kiln_data_free(other);
 }
 
+/* A softmax before cross-entropy, which takes one itself, trains badly and is told of; a log-softmax does no harm. */
+static void test_normalised_twice(void **state)
+{
+    (void)state;
+    kiln_dataset *train = clouds(30, 1);
+    kiln_module *nets[] = {
+        kiln_nn_sequential(kiln_nn_linear(2, 3), kiln_nn_sequential(kiln_nn_softmax(1))),
+        kiln_nn_sequential(kiln_nn_linear(2, 3), kiln_nn_log_softmax(1)),
+        kiln_nn_sequential(kiln_nn_softmax(1), kiln_nn_linear(2, 3)),
+    };
+    for (int i = 0; i < 3; i++) {
+        kiln_module_to(nets[i], kiln_default_device());
+        kiln_history h = kiln_fit(nets[i], train);
+        const char *notice = kiln_next_notice();
+        assert_true(kiln_ok());
+        assert_int_equal(notice && strstr(notice, "ends in a softmax"), i == 0);
+        assert_null(kiln_next_notice());
+        kiln_history_free(&h);
+        kiln_module_free(nets[i]);
+    }
+    kiln_data_free(train);
+}
+
 /* The model is left in the mode it was in; training happens in train mode. */
 static void test_modes(void **state)
 {
@@ -512,6 +535,7 @@ int main(void)
         core_test(test_early_stop),  core_test(test_schedule),
         core_test(test_averages),    core_test(test_nan),
         core_test(test_bad_samples), core_test(test_errors),
+        core_test(test_normalised_twice),
         core_test(test_modes),       core_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);

@@ -40,6 +40,27 @@ static bool same_item(const kiln_field *a, const kiln_field *b)
                                         memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0));
 }
 
+static const char *last_layer(const kiln_module *m)
+{
+    while (!strcmp(kiln_module_kind(m), "Sequential") && kiln_module_children(m) > 0)
+        m = kiln_module_child_at(m, kiln_module_children(m) - 1, NULL);
+    return kiln_module_kind(m);
+}
+
+/* These losses normalise what they are given: it trains, but badly, and nothing else says why. */
+static void notice_normalised_twice(const kiln_training *t)
+{
+    const char *last = last_layer(t->model);
+    if (t->o.loss_fn)
+        return;
+    if (t->o.loss == KILN_CROSS_ENTROPY && !strcmp(last, "Softmax"))
+        kiln_notice("the model ends in a softmax, and cross-entropy takes one itself: gradients become very small. Leave "
+                    "the last layer out; kiln_softmax of the outputs gives probabilities");
+    if (t->o.loss == KILN_BCE_LOGITS && !strcmp(last, "Sigmoid"))
+        kiln_notice("the model ends in a sigmoid, and the loss takes one itself: gradients become very small. Leave the "
+                    "last layer out; kiln_sigmoid of the outputs gives probabilities");
+}
+
 static bool check_data(kiln_training *t, kiln_dataset *train)
 {
     t->data = kiln_data_describe(train);
@@ -95,6 +116,7 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
     }
     if (!t->optim)
         return false;
+    notice_normalised_twice(t);
     kiln_zero_grad(t->optim);
     return kiln_meter_init(&t->meter, &t->task, t->device, false) && kiln_training_resume(t) &&
            place_loader(t, train) &&
