@@ -529,14 +529,14 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_learns),      core_test(test_equals_explicit_loop),
-        core_test(test_replays),     core_test(test_accumulation),
-        core_test(test_callbacks),   core_test(test_limit),
-        core_test(test_early_stop),  core_test(test_schedule),
-        core_test(test_averages),    core_test(test_nan),
-        core_test(test_bad_samples), core_test(test_errors),
-        core_test(test_normalised_twice),
-        core_test(test_modes),       core_test(test_memory_runs_out),
+        core_test(test_learns),           core_test(test_equals_explicit_loop),
+        core_test(test_replays),          core_test(test_accumulation),
+        core_test(test_callbacks),        core_test(test_limit),
+        core_test(test_early_stop),       core_test(test_schedule),
+        core_test(test_averages),         core_test(test_nan),
+        core_test(test_bad_samples),      core_test(test_errors),
+        core_test(test_normalised_twice), core_test(test_modes),
+        core_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);
 }

@@ -32,7 +32,8 @@ static void end(run *r)
 }
 
 /* Batches of 3: four steps an epoch. */
-#define fit(r, ...) fit_with(r, (kiln_fit_options){.batch = 3, .validate = (r)->data, .metrics = KILN_ACCURACY, __VA_ARGS__})
+#define fit(r, ...)                                                                                                    \
+    fit_with(r, (kiln_fit_options){.batch = 3, .validate = (r)->data, .metrics = KILN_ACCURACY, __VA_ARGS__})
 static bool fit_with(run *r, kiln_fit_options o)
 {
     kiln_history_free(&r->history);
@@ -119,11 +120,12 @@ static void test_old_checkpoint(void **state)
     kiln_string_free((char *)c.extra);
     kiln_optim_free(o);
     change_state(&r, folder, hash, "");
-    change_state(&r, folder, mark,
-                 "\"history\":[{\"epoch\":0,\"train\":{\"loss\":1.25,\"accuracy\":0.5,\"top5\":null,\"perplexity\":null,"
-                 "\"mae\":null,\"samples\":12,\"seconds\":0.5},\"test\":{\"loss\":1.125,\"accuracy\":0.25,\"top5\":null,"
-                 "\"perplexity\":null,\"mae\":null,\"samples\":12,\"seconds\":0.25},\"lr\":0.001,\"seconds\":0.75,"
-                 "\"samples_per_second\":24,\"data_wait\":0},{\"epoch\":1,\"train\":{\"loss\":1},\"test\":{}}]");
+    change_state(
+        &r, folder, mark,
+        "\"history\":[{\"epoch\":0,\"train\":{\"loss\":1.25,\"accuracy\":0.5,\"top5\":null,\"perplexity\":null,"
+        "\"mae\":null,\"samples\":12,\"seconds\":0.5},\"test\":{\"loss\":1.125,\"accuracy\":0.25,\"top5\":null,"
+        "\"perplexity\":null,\"mae\":null,\"samples\":12,\"seconds\":0.25},\"lr\":0.001,\"seconds\":0.75,"
+        "\"samples_per_second\":24,\"data_wait\":0},{\"epoch\":1,\"train\":{\"loss\":1},\"test\":{}}]");
     files_remove(files_path("run/history.jsonl"));
     for (int64_t epochs = 3; epochs < 5; epochs++) { /* from the list, then from the file */
         assert_true(fit(&r, .epochs = epochs, .checkpoint = folder, .log = files_path("log.jsonl"), .resume = true));
@@ -293,11 +295,13 @@ static void test_plain_progress_by_time(void **state)
     p.drawn = kiln_seconds() - 31;
     assert_true(kiln_progress_due(&p, false));
     assert_false(kiln_progress_due(&p, true)); /* its lines are counted */
-    p.begun = kiln_seconds() - 3600; /* after an hour every three minutes */
+    p.begun = kiln_seconds() - 3600;           /* after an hour every three minutes */
     assert_false(kiln_progress_due(&p, false));
     p.drawn = kiln_seconds() - 181;
     assert_true(kiln_progress_due(&p, false));
-    kiln_progress_note(&p, "in %s", "a\033[31m\xc2\x9b" "b\x9b\xc3\xa9");
+    kiln_progress_note(&p, "in %s",
+                       "a\033[31m\xc2\x9b"
+                       "b\x9b\xc3\xa9");
     char line[100];
     rewind(f);
     assert_non_null(fgets(line, sizeof line, f));

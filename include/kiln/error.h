@@ -44,8 +44,9 @@ KILN_API const kiln_error *kiln_last_error(void);
 /* Forgets this thread's error. */
 KILN_API void kiln_error_clear(void);
 
-/* Things worth saying that are no errors (a forgotten kiln_zero_grad): each is said once. The oldest one of this thread
- * that was not taken yet, NULL when there is none; valid until the next call. */
+/* Things worth saying that are no errors (a forgotten kiln_zero_grad, a variable KILN_… of the environment that makes
+ * no sense): each is said once. The oldest one of this thread that was not taken yet, NULL when there is none; valid
+ * until the next call. */
 KILN_API const char *kiln_next_notice(void);
 
 /* Writes the thread's notices and error to `stream` as a person would read them; returns 0 when there is no

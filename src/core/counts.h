@@ -1,5 +1,5 @@
-/* The largest count (of steps, epochs, samples) that is believed where it comes from a file or a caller. Whole numbers up to
- * it are exact in JSON and as doubles, and go on being counted without overflow. */
+/* The largest count (of steps, epochs, samples) that is believed where it comes from a file or a caller. Whole numbers
+ * up to it are exact in JSON and as doubles, and go on being counted without overflow. */
 #ifndef KILN_CORE_COUNTS_H
 #define KILN_CORE_COUNTS_H
 

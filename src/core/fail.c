@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
+#include "core/environment.h"
+
 enum { TEXTS = 8, NOTICES = 4 };
 
 typedef struct notes {
@@ -60,10 +62,15 @@ void kiln_notice(const char *format, ...)
         n->first_notice++;
 }
 
+static const char *take_notice(notes *n)
+{
+    return n && n->first_notice != n->next_notice ? n->notices[n->first_notice++ % NOTICES] : NULL;
+}
+
 const char *kiln_next_notice(void)
 {
-    notes *n = mine;
-    return n && n->first_notice != n->next_notice ? n->notices[n->first_notice++ % NOTICES] : NULL;
+    const char *notice = take_notice(mine);
+    return notice || !kiln_environment_notice() ? notice : take_notice(get_notes());
 }
 
 void *kiln_fail(kiln_code code, const char *operation, const char *format, ...)

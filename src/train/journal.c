@@ -74,7 +74,8 @@ char *kiln_journal_read(kiln_journal *j)
 
 static bool not_ours(const kiln_journal *j)
 {
-    kiln_fail(KILN_E_ARGUMENT, "fit", "%s is there already and is no %s of a run: it is left as it is", j->path, j->what);
+    kiln_fail(KILN_E_ARGUMENT, "fit", "%s is there already and is no %s of a run: it is left as it is", j->path,
+              j->what);
     return kiln_hint("choose another name, or move it away");
 }
 
@@ -133,7 +134,8 @@ static bool find_end(kiln_journal *j, int64_t size, kiln_mark mark)
     if (same || size < mark.bytes)
         return true;
     kiln_fail(KILN_E_STATE, "fit",
-              "the %s %s is not the one that the checkpoint goes on with: it was changed, or is another's", j->what, j->path);
+              "the %s %s is not the one that the checkpoint goes on with: it was changed, or is another's", j->what,
+              j->path);
     return kiln_hint("put the right one back, or move this one away");
 }
 

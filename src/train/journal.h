@@ -25,9 +25,9 @@ typedef struct kiln_journal {
 typedef bool (*kiln_journal_begins)(const char *text);
 
 /* Opens one. With an empty mark it begins anew: a file that is there must be a journal of the kind, and is emptied.
- * Otherwise it goes on after the mark, what comes behind it is dropped; a file that does not begin with the marked bytes
- * is refused, one that is shorter is gone on with after its last whole line. Pipes and devices are written to as they
- * are. False with an error. */
+ * Otherwise it goes on after the mark, what comes behind it is dropped; a file that does not begin with the marked
+ * bytes is refused, one that is shorter is gone on with after its last whole line. Pipes and devices are written to as
+ * they are. False with an error. */
 bool kiln_journal_open(kiln_journal *j, const char *path, const char *what, kiln_mark mark, kiln_journal_begins begins);
 bool kiln_journal_put(kiln_journal *j, const char *text, size_t bytes);
 bool kiln_journal_sync(kiln_journal *j);  /* makes it safe on disk, where it is a file */

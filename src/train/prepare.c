@@ -54,11 +54,13 @@ static void notice_normalised_twice(const kiln_training *t)
     if (t->o.loss_fn)
         return;
     if (t->o.loss == KILN_CROSS_ENTROPY && !strcmp(last, "Softmax"))
-        kiln_notice("the model ends in a softmax, and cross-entropy takes one itself: gradients become very small. Leave "
-                    "the last layer out; kiln_softmax of the outputs gives probabilities");
+        kiln_notice(
+            "the model ends in a softmax, and cross-entropy takes one itself: gradients become very small. Leave "
+            "the last layer out; kiln_softmax of the outputs gives probabilities");
     if (t->o.loss == KILN_BCE_LOGITS && !strcmp(last, "Sigmoid"))
-        kiln_notice("the model ends in a sigmoid, and the loss takes one itself: gradients become very small. Leave the "
-                    "last layer out; kiln_sigmoid of the outputs gives probabilities");
+        kiln_notice(
+            "the model ends in a sigmoid, and the loss takes one itself: gradients become very small. Leave the "
+            "last layer out; kiln_sigmoid of the outputs gives probabilities");
 }
 
 static bool check_data(kiln_training *t, kiln_dataset *train)
