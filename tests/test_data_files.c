@@ -402,6 +402,33 @@ static void test_text_refused(void **state)
     expect_error(KILN_E_FORMAT, "data_text", "is empty");
 }
 
+/* Files that hold, or as gzip could hold, more than there is memory are refused before anything is read: the system
+ * would give the memory out and end the program when it is used. */
+static void test_larger_than_memory(void **state)
+{
+    (void)state;
+    enum { SIDE = 1 << 14 };
+    const off_t plain = (off_t)1 << 43;
+    bytes b = {.data = {0, 0, 8, 3}, .size = 4};
+    put_word(&b, (uint32_t)(plain / SIDE / SIDE));
+    put_word(&b, SIDE);
+    put_word(&b, SIDE);
+    const char *images = put("images", &b), *text = files_path("text.txt");
+    files_put(text, "x", 1);
+    if (truncate(images, plain + 16) != 0 || truncate(text, plain) != 0)
+        skip_because("the file system has no files of 8 TB");
+    assert_null(kiln_data_idx(images, NULL));
+    expect_error(KILN_E_MEMORY, "data_idx", "images: 8796.1 GB are needed");
+    assert_null(kiln_data_text(text));
+    expect_error(KILN_E_MEMORY, "data_text", "text.txt: 8796.1 GB are needed");
+    b.size += 1000;
+    bytes z = gzip(&b);
+    const char *packed = put("images.gz", &z);
+    assert_int_equal(truncate(packed, (off_t)1 << 34), 0); /* a bomb of that size could hold it */
+    assert_null(kiln_data_idx(packed, NULL));
+    expect_error(KILN_E_MEMORY, "data_idx", "images.gz: 8796.1 GB are needed");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +445,7 @@ int main(void)
         files_test(test_text),
         files_test(test_text_parts),
         files_test(test_text_refused),
+        files_test(test_larger_than_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,11 +12,22 @@
 static void test_values(void **state)
 {
     (void)state;
-    static const char *const good[] = {"KILN_NUM_THREADS=2",     "KILN_NUM_THREADS=",   "KILN_EAGER=0",
-                                       "KILN_TF32=1",            "KILN_CUDA_JIT=wait",  "KILN_CUDA_RUNS=50",
-                                       "KILN_CUDA_MEMCHECK=exact", "KILN_ISA=avx2",     "KILN_PLUGIN_PATH=/any where",
-                                       "KILN_SIM_MEMORY=1073741824", "KILN_TEST_ONLY=matmul", "KILN_KILLS=7",
-                                       "PATH=/bin", "OMP_NUM_THREADS=tow", "KILN_SOMETHING_ELSE=5", "KILN_"};
+    static const char *const good[] = {"KILN_NUM_THREADS=2",
+                                       "KILN_NUM_THREADS=",
+                                       "KILN_EAGER=0",
+                                       "KILN_TF32=1",
+                                       "KILN_CUDA_JIT=wait",
+                                       "KILN_CUDA_RUNS=50",
+                                       "KILN_CUDA_MEMCHECK=exact",
+                                       "KILN_ISA=avx2",
+                                       "KILN_PLUGIN_PATH=/any where",
+                                       "KILN_SIM_MEMORY=1073741824",
+                                       "KILN_TEST_ONLY=matmul",
+                                       "KILN_KILLS=7",
+                                       "PATH=/bin",
+                                       "OMP_NUM_THREADS=tow",
+                                       "KILN_SOMETHING_ELSE=5",
+                                       "KILN_"};
     static const struct {
         const char *entry, *says;
     } bad[] = {{"KILN_NUM_THREADS=tow", "KILN_NUM_THREADS=tow: expected a whole number of at least 1"},

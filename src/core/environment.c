@@ -86,7 +86,8 @@ bool kiln_environment_wrong(const char *entry, char *why, unsigned size)
 {
     char name[64];
     size_t length = strcspn(entry, "=");
-    if (strncmp(entry, "KILN_", 5) || !strncmp(entry, "KILN_TEST_", 10) || length >= sizeof name || entry[length] != '=')
+    if (strncmp(entry, "KILN_", 5) || !strncmp(entry, "KILN_TEST_", 10) || length >= sizeof name ||
+        entry[length] != '=')
         return false;
     snprintf(name, sizeof name, "%.*s", (int)length, entry);
     const char *value = entry + length + 1;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/alloc.h"
+#include "core/available.h"
 #include "core/fail.h"
 #include "data/dataset.h"
 #include "data/stream.h"
@@ -151,6 +152,8 @@ static bool read_opened(const char *path, kiln_stream *f, int ndim, idx_file *ou
         return kiln_fail(KILN_E_FORMAT, operation,
                          "%s is too short: its header declares %llu bytes, and gzip cannot have made it so small", path,
                          (unsigned long long)(header + count));
+    if (!kiln_fits_memory(count, path, operation))
+        return false;
     out->bytes = read_elements(path, f, count);
     return out->bytes != NULL;
 }

@@ -1,5 +1,6 @@
 /* A text as bytes: windows of it, each with the same window one byte further as its target. */
 #include "core/alloc.h"
+#include "core/available.h"
 #include "core/fail.h"
 #include "data/dataset.h"
 #include "data/stream.h"
@@ -50,6 +51,8 @@ static uint8_t *read_part(const char *path, kiln_stream *f, const kiln_text_opti
                   (long long)*size);
         return kiln_hint("choose a length below %lld or take a longer text", (long long)(*size > 1 ? *size : 2));
     }
+    if (!kiln_fits_memory((uint64_t)*size, path, operation))
+        return NULL;
     uint8_t *bytes = kiln_alloc((size_t)*size, 1);
     int64_t got = bytes && kiln_stream_seek(f, (uint64_t)begin) ? kiln_stream_read(f, bytes, (size_t)*size) : -1;
     if (got == *size)

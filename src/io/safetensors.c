@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/available.h"
 #include "core/fail.h"
 #include "ops/op.h"
 #include "tensor/memory.h"
@@ -155,6 +156,8 @@ kiln_tensor *kiln_safetensors_load(kiln_safetensors *f, int64_t i, kiln_device d
                   t->dtype_name);
         return kiln_hint("convert it to F32, F16, BF16, I64 or another that Kiln has");
     }
+    if (device == KILN_CPU && !kiln_fits_memory(t->bytes, f->path, who))
+        return NULL;
     kiln_storage *s = kiln_storage_new(device, (size_t)t->bytes);
     if (!s || !kiln_memory_take(device, s->bytes, &s->block)) {
         kiln_storage_unref(s);
