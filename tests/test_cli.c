@@ -172,7 +172,14 @@ static void test_inspect(void **state)
     expect(0, "kiln.model   mlp:channels=1,height=28,width=28,classes=10", "$K inspect kiln-run.1/best.safetensors");
     assert_non_null(strstr(out, "6 tensors, 235,146 elements"));
     assert_non_null(strstr(out, "256x784"));
-    expect(0, "state.json", "$K inspect kiln-run.1");
+    expect(0, "trained      2 of 2 epochs, 20 steps", "$K inspect kiln-run.1"); /* a run: a report */
+    assert_non_null(strstr(out, "model        mlp:channels=1"));
+    assert_non_null(strstr(out, "data         digits:600, 600 to train, 100 to test"));
+    assert_non_null(strstr(out, "recipe       adam at 0.001, cosine; batch 64, seed 0"));
+    assert_non_null(strstr(out, "best         epoch "));
+    assert_non_null(strstr(out, "command      kiln train --data digits:600 --epochs 2\n"));
+    assert_non_null(strstr(out, "256x784"));
+    expect(0, "state.json", "$K inspect kiln-run.1/step-00000020"); /* a checkpoint: all that is in it */
     assert_non_null(strstr(out, "exp_avg"));
     expect(0, "std", "$K inspect --stats kiln-run.1/best.safetensors");
 
@@ -448,7 +455,7 @@ static void test_looking(void **state)
     expect(0, "largest batch within 8.0 MiB: ", "$K plan --mem-limit 8M");
     expect(0, "not even a batch of 1", "$K plan --mem-limit 1M");
     expect(0, "samples/s", "$K bench --batch 8,16 --seconds 0.01");
-    assert_int_equal(count_lines(out), 5);
+    assert_int_equal(count_lines(out), 7);
     expect(64, "is for models of text", "$K plan --length 5");
 }
 

@@ -206,7 +206,7 @@ static void test_pictures(void **state)
     expect(0, "\"a,b.png\",", "cat p.csv");
     expect(64, "the run comes before it", "$K predict a,b.png");
     expect(64, "--limit is for data sets", "$K predict drawn a,b.png --limit 3");
-    expect(65, "is a folder", "$K predict drawn drawn");
+    expect(66, "no pictures in this folder", "$K predict drawn drawn");
     expect(65, "by byte 100", "head -c 100 a,b.png >cut.png; $K predict drawn cut.png");
     expect(0, NULL, "$K plot drawn -o bytes.svg --title \"$(printf 'a\\377\\001<\\303\\251')\"");
     char *svg = slurp("bytes.svg", NULL);

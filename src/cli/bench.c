@@ -24,16 +24,18 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* FLOP a second of a large product: as fast as this device gets with Kiln. */
-static double measure_peak(kiln_device device)
+/* FLOP a second of a large product, the best of those within `seconds`: as fast as this device gets with Kiln, unless
+ * others were at work on it all the time. */
+static double measure_product(kiln_device device, double seconds)
 {
-    enum { N = 1024, ROUNDS = 16 };
+    enum { N = 1024, LEAST = 16 };
     double best = INFINITY;
     kiln_scope
         kiln_no_grad {
             kiln_tensor *a = kiln_randn(KILN_SHAPE(N, N), KILN_F32), *b = kiln_randn(KILN_SHAPE(N, N), KILN_F32);
             kiln_eval();
-            for (int i = 0; i < ROUNDS; i++) {
+            double begun = seconds_now();
+            for (int i = 0; kiln_ok() && (i < LEAST || seconds_now() - begun < seconds); i++) {
                 kiln_device_wait(device);
                 double start = seconds_now();
                 kiln_scope {
@@ -45,7 +47,7 @@ static double measure_peak(kiln_device device)
                 best = fmin(best, seconds_now() - start);
             }
         }
-    return kiln_ok() ? 2.0 * N * N * N / best : NAN;
+    return kiln_ok() && best > 0 ? 2.0 * N * N * N / best : 0;
 }
 
 static double time_step(step *s, kiln_device device)
@@ -57,30 +59,36 @@ static double time_step(step *s, kiln_device device)
     return seconds_now() - start;
 }
 
-static void say_times(const step *s, int64_t batch, double first, double *times, int64_t n, double peak)
+/* What was measured of one batch size. Times in seconds, rates in FLOP a second. */
+typedef struct measured {
+    int64_t batch, samples; /* samples: bytes of a text */
+    double first, best, median;
+    double rate;    /* of the best step: best beside best */
+    double product; /* of a large product just before */
+} measured;
+
+static void take_times(measured *m, const step *s, double *times, int64_t n)
 {
     kiln_plan_info info = {0};
     kiln_plan_last(&info);
     qsort(times, (size_t)n, sizeof *times, by_size);
-    double median = times[n / 2], rate = (double)info.flops / times[0]; /* best beside best */
-    int64_t samples = s->net->tokens ? batch * s->net->shape[0] : batch;
-    printf("%8lld%12.1f%12.1f%12.1f%14s%10.1f", (long long)batch, first * 1e3, times[0] * 1e6, median * 1e6,
-           show_count((int64_t)((double)samples / median)), rate / 1e9);
-    if (!isnan(peak))
-        printf("%7.0f %%", 100 * rate / peak);
-    putchar('\n');
-    fflush(stdout);
+    m->samples = s->net->tokens ? m->batch * s->net->shape[0] : m->batch;
+    m->best = times[0];
+    m->median = times[n / 2];
+    m->rate = m->best > 0 ? (double)info.flops / m->best : 0;
 }
 
-static int bench_batch(network *n, const char *optim, int64_t batch, double seconds, double peak, kiln_device device)
+static int bench_batch(network *n, const char *optim, double seconds, kiln_device device, measured *m)
 {
     step s;
-    int code = step_make(&s, n, optim, batch, device);
+    int code = step_make(&s, n, optim, m->batch, device);
     if (code) {
         step_free(&s);
         return code;
     }
-    double *times = must_alloc(MOST_STEPS, sizeof *times), first = time_step(&s, device);
+    m->product = measure_product(device, seconds / 2);
+    double *times = must_alloc(MOST_STEPS, sizeof *times);
+    m->first = time_step(&s, device);
     for (int i = 0; i < 3 && kiln_ok(); i++)
         time_step(&s, device);
     double start = seconds_now();
@@ -88,7 +96,7 @@ static int bench_batch(network *n, const char *optim, int64_t batch, double seco
     while (kiln_ok() && taken < MOST_STEPS && (taken < 3 || seconds_now() - start < seconds))
         times[taken++] = time_step(&s, device);
     if (kiln_ok())
-        say_times(&s, batch, first, times, taken, peak);
+        take_times(m, &s, times, taken);
     else
         code = fail_kiln();
     free(times);
@@ -96,21 +104,44 @@ static int bench_batch(network *n, const char *optim, int64_t batch, double seco
     return code;
 }
 
+/* The peak is the fastest that was seen at all, in products or in steps: a machine that others use as well may never
+ * have been quiet while the products ran. */
+static void say_all(const measured *all, int count, bool text)
+{
+    double peak = 0;
+    for (int i = 0; i < count; i++)
+        peak = fmax(peak, fmax(all[i].product, all[i].rate));
+    printf("%8s%12s%12s%12s%14s%10s%9s\n", "batch", "first ms", "best us", "median us", text ? "bytes/s" : "samples/s",
+           "GFLOP/s", "of peak");
+    for (int i = 0; i < count; i++) {
+        const measured *m = &all[i];
+        printf("%8lld%12.1f%12.1f%12.1f%14s%10.1f", (long long)m->batch, m->first * 1e3, m->best * 1e6, m->median * 1e6,
+               show_count(m->median > 0 ? (int64_t)((double)m->samples / m->median) : 0), m->rate / 1e9);
+        if (peak > 0)
+            printf("%7.0f %%", 100 * m->rate / peak);
+        putchar('\n');
+    }
+    printf("\npeak: %.0f GFLOP/s, the most that a large product or a step reached meanwhile\n", peak / 1e9);
+}
+
 static int bench_all(const arguments *a, network *n, kiln_device device)
 {
     int64_t batches[MAX_COUNTS] = {32, 128, 512};
     int count = given(a, "batch") ? counts_of(a, "batch", batches) : n->tokens ? 1 : 3, code = 0;
     const char *optim = text_of(a, "optim", "adam");
-    double peak = measure_peak(device);
-    printf("%s, %s parameters, %s, on %s", n->name, show_count(kiln_parameter_count(n->module)), optim,
-           kiln_device_name(device));
+    measured all[MAX_COUNTS] = {0};
+    say("%s, %s parameters, %s, on %s", n->name, show_count(kiln_parameter_count(n->module)), optim,
+        kiln_device_name(device));
     if (device == KILN_CPU)
         printf(" with %d threads", kiln_get_num_threads());
-    printf("; products reach %.0f GFLOP/s here\n\n", peak / 1e9);
-    printf("%8s%12s%12s%12s%14s%10s%9s\n", "batch", "first ms", "best us", "median us",
-           n->tokens ? "bytes/s" : "samples/s", "GFLOP/s", "of peak");
-    for (int i = 0; i < count && !code; i++)
-        code = bench_batch(n, optim, batches[i], number_of(a, "seconds", 2), peak, device);
+    printf("\n\n");
+    fflush(stdout);
+    for (int i = 0; i < count && !code; i++) {
+        all[i].batch = batches[i];
+        code = bench_batch(n, optim, number_of(a, "seconds", 2), device, &all[i]);
+    }
+    if (!code)
+        say_all(all, count, n->tokens);
     return code;
 }
 

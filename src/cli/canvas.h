@@ -3,6 +3,7 @@
 #define KILN_CLI_CANVAS_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 /* Colours by what they are for: the SVG has others of them in dark mode. */
 typedef enum ink {
@@ -22,10 +23,10 @@ struct canvas {
     void (*line)(canvas *c, int n, const double *xy, ink colour, double width, double opacity);
     void (*dot)(canvas *c, double x, double y, double radius, ink colour);
     void (*text)(canvas *c, double x, double y, const char *text, double size, anchor where, ink colour, bool bold);
-    /* Writes the file and frees the canvas; false with errno set where it could not be written. NULL: frees only. */
-    bool (*finish)(canvas *c, const char *path);
+    bool (*finish)(canvas *c, FILE *out); /* writes all of it and frees the canvas; false where that went wrong */
 };
 
+#define SVG_BEGINNING "<svg xmlns=\"http://www.w3.org/2000/svg\"" /* of every SVG file that is written */
 canvas *canvas_svg(double width, double height);
 canvas *canvas_png(double width, double height);
 

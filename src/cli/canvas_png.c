@@ -1,7 +1,6 @@
 /* The PNG canvas: lines, dots and letters as pixels, smooth at the edges, two pixels for each of the SVG's. A shape is
  * first collected as coverage (how much of each pixel it takes) and then laid over the picture at once, so that a line
  * that meets itself is not darker there. */
-#include <errno.h>
 #include <math.h>
 #include <png.h>
 #include <stdlib.h>
@@ -31,9 +30,9 @@ static const unsigned char *colour_of(ink colour)
 
 /* ---- Shapes ---- */
 
-static int clamp(double v, int low, int high)
+static int clamp(double v, int low, int high) /* also of what is no number */
 {
-    return v < low ? low : v > high ? high : (int)v;
+    return !(v > low) ? low : v > high ? high : (int)v;
 }
 
 static double distance(double x, double y, const double *a, const double *b)
@@ -134,27 +133,15 @@ double text_width(const char *text, double size)
 
 /* ---- The file ---- */
 
-static bool png_finish(canvas *c, const char *path)
+static bool png_finish(canvas *c, FILE *out)
 {
     raster *r = (raster *)c;
-    bool ok = true;
-    int why = 0;
-    FILE *out = path ? fopen(path, "wb") : NULL;
-    if (path) {
-        png_image image = {
-            .version = PNG_IMAGE_VERSION, .width = (unsigned)r->w, .height = (unsigned)r->h, .format = PNG_FORMAT_RGB};
-        errno = out ? 0 : errno;
-        ok = out && png_image_write_to_stdio(&image, out, 0, r->pixels, 0, NULL);
-        why = errno ? errno : EIO;
-        if (out && fclose(out) != 0) {
-            why = errno;
-            ok = false;
-        }
-    }
+    png_image image = {
+        .version = PNG_IMAGE_VERSION, .width = (unsigned)r->w, .height = (unsigned)r->h, .format = PNG_FORMAT_RGB};
+    bool ok = png_image_write_to_stdio(&image, out, 0, r->pixels, 0, NULL);
     free(r->pixels);
     free(r->cover);
     free(r);
-    errno = why;
     return ok;
 }
 

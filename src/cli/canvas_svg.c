@@ -1,8 +1,6 @@
 /* The SVG canvas: plain text that a person can read and edit. It is written when the drawing is done. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "cli/canvas.h"
 #include "cli/cli.h"
 
@@ -96,31 +94,19 @@ static const char style[] =
     "}\n"
     "</style>\n";
 
-static bool write_file(const svg *s, const char *path)
+static bool svg_finish(canvas *c, FILE *out)
 {
-    FILE *out = fopen(path, "w");
-    if (!out)
-        return false;
-    fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\">\n",
-            s->base.width, s->base.height, s->base.width, s->base.height);
+    svg *s = (svg *)c;
+    fclose(s->out);
+    fprintf(out, SVG_BEGINNING " viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\">\n", s->base.width, s->base.height,
+            s->base.width, s->base.height);
     fputs(style, out);
     fprintf(out, "<rect class=\"paper\" width=\"%g\" height=\"%g\"/>\n", s->base.width, s->base.height);
     fwrite(s->body, 1, s->bytes, out);
     fputs("</svg>\n", out);
-    bool bad = ferror(out);
-    return fclose(out) == 0 && !bad;
-}
-
-static bool svg_finish(canvas *c, const char *path)
-{
-    svg *s = (svg *)c;
-    fclose(s->out);
-    bool ok = !path || write_file(s, path);
-    int why = errno;
     free(s->body);
     free(s);
-    errno = why;
-    return ok;
+    return !ferror(out);
 }
 
 canvas *canvas_svg(double width, double height)

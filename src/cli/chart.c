@@ -30,9 +30,10 @@ static double round_step(double range, double wanted)
     return power * (part < 1.5 ? 1 : part < 3.5 ? 2 : part < 7.5 ? 5 : 10);
 }
 
+/* Ends so near each other that ticks between them could not be told apart are taken for one, in the middle. */
 static scale linear_scale(double low, double high, double wanted, bool round_ends)
 {
-    if (!(high > low)) {
+    if (!(high - low > 1e-9 * fmax(fabs(low), fabs(high)))) {
         double half = fabs(low) > 0 ? 0.5 * fabs(low) : 0.5;
         low -= half;
         high += half;
@@ -61,6 +62,7 @@ static scale accuracy_scale(double low, double high, double tested)
     if (tested > 0.5 && tested < 1)
         low = fmax(low, tested - (1 - tested));
     scale s = linear_scale(low, fmin(high, 1), 5, true);
+    s.low = fmax(s.low, 0);
     s.high = fmin(s.high, 1);
     return s;
 }
@@ -194,10 +196,12 @@ static void draw_grid_line(canvas *c, double x0, double y0, double x1, double y1
 static void tick_text(char *out, size_t size, double v, double step, bool percent)
 {
     double shown = percent ? 100 * v : v, by = percent ? 100 * step : step;
-    int digits = by > 0 ? (int)fmax(0, ceil(-log10(by) - 1e-9)) : 0;
-    if (fabs(shown) < 1e-12)
+    int digits = by > 0 ? (int)fmin(20, fmax(0, ceil(-log10(by) - 1e-9))) : 0;
+    if (fabs(shown) < 1e-9 * by)
         shown = 0;
-    if (fabs(shown) >= 1e6)
+    if (shown != 0 && (fabs(shown) < 1e-4 || fabs(shown) >= 1e9))
+        snprintf(out, size, "%.3g", shown);
+    else if (fabs(shown) >= 1e6)
         snprintf(out, size, "%gM", shown / 1e6);
     else if (fabs(shown) >= 1e4)
         snprintf(out, size, "%gk", shown / 1e3);
@@ -218,8 +222,9 @@ static void draw_y_log(canvas *c, const panel *p)
 {
     static const double parts[] = {1, 2, 5};
     double decades = p->y.high - p->y.low;
+    int every = (int)ceil(decades / 12); /* decades from tick to tick */
     for (int power = (int)floor(p->y.low); power <= (int)ceil(p->y.high); power++)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 3 && power % every == 0; i++) {
             double v = parts[i] * pow(10, power), at = log10(v);
             bool wanted = decades < 2.2 || i == 0 || (decades < 3.5 && i != 1);
             if (wanted && at >= p->y.low && at <= p->y.high)
@@ -319,7 +324,8 @@ static void draw_panel(canvas *c, panel *p, const axis *a, int n, const curves *
 static void draw_title(canvas *c, int n, const curves *logs, const char *title)
 {
     char text[160];
-    const char *data = n == 1 ? logs[0].data : NULL;
+    const char *path = n == 1 ? logs[0].data : NULL, *slash = path ? strrchr(path, '/') : NULL;
+    const char *data = slash && slash[1] ? slash + 1 : path;
     if (title)
         snprintf(text, sizeof text, "%s", title);
     else if (data && logs[0].model && strcmp(logs[0].model, "Sequential") != 0)

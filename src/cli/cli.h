@@ -95,8 +95,9 @@ extern const char *current_command; /* "train"; NULL outside any */
 /* "kiln train: message" on stderr; returns `code`. */
 int fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
-int fail_kiln(void); /* the library's error; returns the exit code that fits it */
-void say_notices(void);
+void note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* of what is no error */
+int fail_kiln(void);          /* the library's error; returns the exit code that fits it */
+void say_notices(void);       /* those of the library */
 bool colour_on(FILE *stream); /* a terminal that wants colours */
 
 /* After a write to stdout failed, with its errno: says so, and returns EX_IOERR; 0 where nobody wanted the output. */
@@ -121,10 +122,33 @@ const char *show_shape(int n, const int64_t *shape); /* "1x28x28" */
  * cursor of a terminal about: names in files are written by others. */
 int shown_bytes(const char *text);
 void put_shown(FILE *out, const char *text); /* such bytes as \x1b */
+void put_lines(FILE *out, const char *text); /* the same, but lines may end in it, and tabs stand in it */
+char *shown_text(const char *text);          /* what put_shown writes; freed by the caller */
+/* printf to stdout through put_lines: for all that has names and texts of others in it. */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- Files that the user names (files.c) ---- */
 
 bool path_exists(const char *path);
 bool path_is_folder(const char *path);
+/* Whether `path` is the folder, or something below it. */
+bool path_is_inside(const char *path, const char *folder);
+
+/* A plain file to be read: pipes, devices and folders are refused. NULL after an error was reported, whose exit code is
+ * then in *code. */
+FILE *open_input(const char *path, int *code);
 /* A whole file with a zero after it; NULL after an error was reported, whose exit code is then in *code. */
 char *read_text(const char *path, size_t limit, int *code);
+
+/* A file that is being written. It takes its name when all of it is there; one that is there already is replaced only
+ * if it is of the same kind. "-" is the standard output; pipes and devices are written to as they are. */
+typedef struct output {
+    FILE *file;
+    const char *path; /* as it was given */
+    char *target, *temporary;
+} output;
+typedef bool (*output_kind)(const char *head); /* whether a file that begins so may be replaced */
+int output_open(output *o, const char *path, const char *what, output_kind kind);
+int output_close(output *o, int code); /* keeps it if `code` is 0; returns `code`, or what went wrong */
 
 #endif

@@ -26,10 +26,23 @@ typedef struct row {
 } row;
 static const row nothing = {NAN, NAN, NAN, NAN, NAN, NAN};
 
-/* Numbers so large that they leave no room for others are as good as none. */
+/* A log can say anything. Numbers so large that they leave no room for others are as good as none, and so small ones
+ * that nothing can be divided by them as good as 0. */
 static double drawable(double value)
 {
-    return fabs(value) < 1e100 ? value : NAN;
+    return fabs(value) < 1e-100 ? 0 : fabs(value) < 1e100 ? value : NAN;
+}
+
+/* What cannot be so is not drawn either. */
+static void leave_out_nonsense(row *r)
+{
+    double *const counts[] = {&r->epoch, &r->step}, *const shares[] = {&r->accuracy, &r->val_accuracy};
+    for (int i = 0; i < 2; i++) {
+        if (*counts[i] < 0 || *counts[i] > 1e15)
+            *counts[i] = NAN;
+        if (*shares[i] < 0 || *shares[i] > 1)
+            *shares[i] = NAN;
+    }
 }
 
 static double *field_of(row *r, const char *name)
@@ -46,8 +59,9 @@ static double *field_of(row *r, const char *name)
 }
 
 /* Means over an epoch stand for its middle, what was measured after it for its end. */
-static void add_row(curves *c, curves *epochs, const row *r)
+static void add_row(curves *c, curves *epochs, row *r)
 {
+    leave_out_nonsense(r);
     bool epoch = isfinite(r->epoch);
     double step = isfinite(r->step) ? r->step : r->epoch;
     if (epoch && r->epoch > 0)

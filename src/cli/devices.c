@@ -7,7 +7,7 @@ enum { INDENT = 10, WIDTH = 80, LIBRARIES = 16 };
 static const option options[] = {{0}};
 
 /* A paragraph beside the column of names; what is wider than a screen goes on in the next line. */
-static void say(const char *name, const char *text)
+static void say_row(const char *name, const char *text)
 {
     int used = printf("%-*s", INDENT, name);
     while (*text) {
@@ -28,18 +28,18 @@ __attribute__((format(printf, 2, 3))) static void say_text(const char *name, con
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    say(name, text);
+    say_row(name, text);
 }
 
 static void say_device(const char *name, kiln_device device)
 {
     kiln_device_info info;
     if (!kiln_device_describe(device, &info)) {
-        say(name, kiln_last_error()->message);
+        say_row(name, kiln_last_error()->message);
         kiln_error_clear();
         return;
     }
-    say(name, info.name);
+    say_row(name, info.name);
     if (info.refused[0])
         say_text("", "cannot be used: %s", info.refused);
     if (info.memory_total)
@@ -60,7 +60,7 @@ static void say_libraries(const char *kind)
             snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.31s %.31s", *text ? ", " : "", all[i].name,
                      all[i].version);
     if (*text)
-        say(kind, text);
+        say_row(kind, text);
     for (int i = 0; i < n; i++)
         if (!all[i].version[0])
             say_text("", "no %s: %s", all[i].name, all[i].why);
@@ -79,7 +79,7 @@ static void say_kind(const char *kind)
     if (count > 0)
         say_libraries(kind);
     if (count > 0 && *why)
-        say("", why);
+        say_row("", why);
 }
 
 static int devices(const arguments *a)

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "cli/work.h"
 
 static const option options[] = {
@@ -22,6 +23,42 @@ static const option options[] = {
 
 enum { BYTES = 256 };
 
+/* Bytes that wait for the rest of their character, where a terminal reads along: bytes that would move its cursor about
+ * are written as \\x1b. Elsewhere bytes go out as they are. */
+typedef struct pending {
+    bool terminal;
+    char bytes[8];
+    int used;
+} pending;
+
+static int character_length(unsigned char first)
+{
+    return first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 1;
+}
+
+static void put_pending(pending *p)
+{
+    p->bytes[p->used] = '\0';
+    if (p->used == 1 && p->bytes[0] == '\0')
+        fputs("\\x00", stdout);
+    put_lines(stdout, p->bytes);
+    p->used = 0;
+}
+
+static void put_byte(pending *p, int byte)
+{
+    if (!p->terminal) {
+        putchar(byte);
+        return;
+    }
+    bool continues = p->used > 0 && (byte & 0xc0) == 0x80;
+    if (p->used > 0 && !continues)
+        put_pending(p); /* what was begun has no end */
+    p->bytes[p->used++] = (char)byte;
+    if (p->used >= character_length((unsigned char)p->bytes[0]))
+        put_pending(p);
+}
+
 typedef struct writer {
     kiln_module *module;
     int64_t window; /* bytes the network gets */
@@ -31,6 +68,7 @@ typedef struct writer {
     double temperature;
     int64_t top;
     uint64_t random;
+    pending out;
 } writer;
 
 /* A number in [0, 1) that the seed alone decides (splitmix64). */
@@ -110,9 +148,10 @@ static int choose_byte(writer *w, const float *logits)
 static int write_text(writer *w, const char *prompt, int64_t length)
 {
     float logits[BYTES];
-    fputs(prompt, stdout);
-    for (const char *at = prompt; *at; at++)
+    for (const char *at = prompt; *at; at++) {
+        put_byte(&w->out, (unsigned char)*at);
         take_byte(w, (unsigned char)*at);
+    }
     if (!*prompt)
         take_byte(w, '\n');
     for (int64_t i = 0; i < length; i++) {
@@ -120,10 +159,11 @@ static int write_text(writer *w, const char *prompt, int64_t length)
             return fail_kiln();
         int byte = choose_byte(w, logits);
         take_byte(w, byte);
-        putchar(byte);
+        put_byte(&w->out, byte);
         if (fflush(stdout) != 0)
             return fail_output(errno);
     }
+    put_pending(&w->out);
     putchar('\n');
     return 0;
 }
@@ -146,7 +186,8 @@ static int generate_with(const arguments *a, network *n, kiln_device device)
                 .row = kiln_tensor_new(NULL, KILN_I64, KILN_SHAPE(1), device),
                 .temperature = number_of(a, "temperature", 0.8),
                 .top = count_of(a, "top-k", BYTES),
-                .random = (uint64_t)count_of(a, "seed", 0)};
+                .random = (uint64_t)count_of(a, "seed", 0),
+                .out.terminal = isatty(STDOUT_FILENO)};
     int code = w.x && w.row ? write_text(&w, text_of(a, "prompt", ""), count_of(a, "length", 500)) : fail_kiln();
     kiln_release(w.x);
     kiln_release(w.row);

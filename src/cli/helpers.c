@@ -1,9 +1,8 @@
-/* Memory that is there or ends the program, sizes and times as people write them, files. */
+/* Memory that is there or ends the program, sizes and times as people write them, texts that a terminal can be shown.
+ */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include "cli/cli.h"
 
@@ -84,16 +83,18 @@ const char *show_count(int64_t n)
 const char *show_seconds(double s)
 {
     char *text = turning();
-    if (s < 1e-3)
+    if (!(s >= 0 && s < 3e9)) /* what a file says of itself */
+        snprintf(text, TEXT, s > 0 ? "years" : "no time");
+    else if (s < 1e-3)
         snprintf(text, TEXT, "%.0f us", s * 1e6);
     else if (s < 1)
         snprintf(text, TEXT, "%.*f ms", s < 0.01 ? 1 : 0, s * 1e3);
     else if (s < 100)
         snprintf(text, TEXT, "%.1f s", s);
     else if (s < 3600)
-        snprintf(text, TEXT, "%d min %d s", (int)s / 60, (int)s % 60);
+        snprintf(text, TEXT, "%lld min %lld s", (long long)s / 60, (long long)s % 60);
     else
-        snprintf(text, TEXT, "%d h %d min", (int)s / 3600, (int)s / 60 % 60);
+        snprintf(text, TEXT, "%lld h %lld min", (long long)s / 3600, (long long)s / 60 % 60);
     return text;
 }
 
@@ -123,10 +124,10 @@ int shown_bytes(const char *text)
     return control || surrogate || too_long || (c[0] == 0xf4 && c[1] >= 0x90) ? 0 : n;
 }
 
-void put_shown(FILE *out, const char *text)
+static void put_all(FILE *out, const char *text, const char *also)
 {
     while (*text) {
-        int n = shown_bytes(text);
+        int n = strchr(also, *text) ? 1 : shown_bytes(text);
         if (n)
             fwrite(text, 1, (size_t)n, out);
         else
@@ -135,50 +136,33 @@ void put_shown(FILE *out, const char *text)
     }
 }
 
-/* ---- Files ---- */
-
-bool path_exists(const char *path)
+void put_shown(FILE *out, const char *text)
 {
-    struct stat s;
-    return stat(path, &s) == 0;
+    put_all(out, text, "");
 }
 
-bool path_is_folder(const char *path)
+void put_lines(FILE *out, const char *text)
 {
-    struct stat s;
-    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+    put_all(out, text, "\n\t");
 }
 
-char *read_text(const char *path, size_t limit, int *code)
+char *shown_text(const char *text)
 {
-    FILE *in = fopen(path, "rb");
-    struct stat s;
-    if (!in || fstat(fileno(in), &s) != 0 || S_ISDIR(s.st_mode)) {
-        int why = in ? EISDIR : errno;
-        if (in)
-            fclose(in);
-        *code = fail(EX_NOINPUT, "%s: %s", path, strerror(why));
-        return NULL;
-    }
+    char *copy = NULL;
+    size_t size = 0;
+    FILE *out = checked(open_memstream(&copy, &size));
+    put_shown(out, text);
+    fclose(out);
+    return checked(copy);
+}
+
+void say(const char *format, ...)
+{
     char *text = NULL;
-    size_t used = 0, room = 0;
-    do {
-        if (used + 1 >= room)
-            text = must_resize(text, room = room ? 2 * room : 4096, 1);
-        size_t n = fread(text + used, 1, room - used - 1, in);
-        used += n;
-        if (!n)
-            break;
-    } while (used <= limit);
-    bool bad = ferror(in);
-    fclose(in);
-    text[used] = '\0';
-    size_t length = strlen(text);
-    if (!bad && used <= limit && length == used)
-        return text;
+    va_list list;
+    va_start(list, format);
+    int n = vasprintf(&text, format, list);
+    va_end(list);
+    put_lines(stdout, checked(n < 0 ? NULL : text));
     free(text);
-    *code = bad            ? fail(EX_IOERR, "%s: cannot be read", path)
-            : used > limit ? fail(EX_DATAERR, "%s: larger than %s", path, show_size(limit))
-                           : fail(EX_DATAERR, "%s: byte %zu is zero: this is no text", path, length);
-    return NULL;
 }

@@ -1,9 +1,7 @@
 /* Pictures in and out: PNG files as a model's input, and small drawings in a terminal. */
-#include <errno.h>
 #include <math.h>
 #include <png.h>
 #include <stdlib.h>
-#include <string.h>
 #include "cli/work.h"
 
 enum { LARGEST = 1 << 26 }; /* pixels of a file that is read: more is hardly meant for a network */
@@ -12,16 +10,9 @@ enum { LARGEST = 1 << 26 }; /* pixels of a file that is read: more is hardly mea
 static unsigned char *read_grey(const char *path, int64_t *height, int64_t *width, int *code)
 {
     png_image image = {.version = PNG_IMAGE_VERSION};
-    FILE *in = fopen(path, "rb");
-    if (!in) {
-        *code = fail(EX_NOINPUT, "%s: %s", path, strerror(errno));
+    FILE *in = open_input(path, code);
+    if (!in)
         return NULL;
-    }
-    if (path_is_folder(path)) {
-        fclose(in);
-        *code = fail(EX_DATAERR, "%s is a folder, not a picture", path);
-        return NULL;
-    }
     unsigned char *grey = NULL;
     png_color white = {255, 255, 255};
     bool begun = png_image_begin_read_from_stdio(&image, in);

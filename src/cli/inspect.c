@@ -107,16 +107,11 @@ static void say_metadata(const kiln_safetensors *file)
     }
 }
 
-static int say_file(const char *path, bool stats)
+static int list_tensors(kiln_safetensors *file, bool stats)
 {
-    kiln_safetensors *file = kiln_safetensors_open(path);
-    if (!file)
-        return fail_kiln();
     int width = name_width(file), code = 0;
     uint64_t bytes = 0;
     int64_t elements = 0, count = kiln_safetensors_count(file);
-    printf("%s\n", path);
-    say_metadata(file);
     printf("\n%-*s  %-5s %-18s %10s", width, "tensor", "type", "shape", "size");
     printf(stats ? "  %10s %10s %10s %10s\n" : "\n", "min", "max", "mean", "std");
     for (int64_t i = 0; i < count && !code; i++) {
@@ -135,6 +130,25 @@ static int say_file(const char *path, bool stats)
         elements += n;
     }
     printf("%s tensors, %s elements, %s\n", show_count(count), show_count(elements), show_size(bytes));
+    return code;
+}
+
+static int say_file(const char *path, bool stats)
+{
+    kiln_safetensors *file = kiln_safetensors_open(path);
+    if (!file)
+        return fail_kiln();
+    say("%s\n", path);
+    say_metadata(file);
+    int code = list_tensors(file, stats);
+    kiln_safetensors_close(file);
+    return code;
+}
+
+static int say_tensors(const char *path, bool stats)
+{
+    kiln_safetensors *file = kiln_safetensors_open(path);
+    int code = file ? list_tensors(file, stats) : fail_kiln();
     kiln_safetensors_close(file);
     return code;
 }
@@ -143,7 +157,7 @@ static int say_file(const char *path, bool stats)
 
 static int say_state(const char *folder)
 {
-    enum { LIMIT = 1 << 20 };
+    enum { LIMIT = 1 << 23 };
     char *path = must_format("%s/state.json", folder);
     int code = 0;
     char *text = read_text(path, LIMIT, &code);
@@ -154,11 +168,11 @@ static int say_state(const char *folder)
     } else if (text) {
         const char *key;
         json_t *value;
-        printf("%s\n", path);
+        say("%s\n", path);
         json_object_foreach(state, key, value)
         {
             char *shown = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-            printf("%-12s %s\n", key, shown ? shown : "?");
+            say("%-12s %s\n", key, shown ? shown : "?");
             free(shown);
         }
         putchar('\n');
@@ -185,21 +199,27 @@ static int say_checkpoint(const char *folder, bool stats)
     return code;
 }
 
+/* A run: a report, and the tensors of its best weights. A checkpoint: all that is in it. */
 static int say_folder(const char *folder, bool stats)
 {
-    char *best = must_format("%s/best.safetensors", folder), *newest = kiln_checkpoint_find(folder);
+    char *best = must_format("%s/best.safetensors", folder), *state = must_format("%s/state.json", folder);
+    bool itself = path_exists(state), has_best = path_exists(best);
+    char *newest = kiln_checkpoint_find(folder);
     int code = kiln_ok() ? 0 : fail_kiln();
-    bool has_best = path_exists(best);
-    if (!code && has_best)
-        code = say_file(best, stats);
-    if (!code && has_best && newest)
-        putchar('\n');
-    if (!code && newest)
-        code = say_checkpoint(newest, stats);
-    if (!code && !has_best && !newest)
+    if (!code && itself) {
+        code = say_checkpoint(folder, stats);
+    } else if (!code && (has_best || newest)) {
+        code = report_run(folder, newest);
+        char *weights = has_best ? must_format("%s", best) : must_format("%s/model.safetensors", newest);
+        if (!code)
+            code = say_tensors(weights, stats);
+        free(weights);
+    } else if (!code) {
         code = fail(EX_NOINPUT, "%s: neither weights nor a checkpoint in this folder", folder);
+    }
     kiln_string_free(newest);
     free(best);
+    free(state);
     return code;
 }
 

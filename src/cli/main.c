@@ -89,8 +89,10 @@ static int run(int argc, char **argv)
     arguments a;
     current_command = c->name;
     int code = arguments_parse(&a, c, argc - 2, argv + 2);
-    if (code == 0)
+    if (code == 0) {
+        say_notices(); /* what is wrong with the environment */
         code = c->run(&a);
+    }
     free(a.rest);
     return code < 0 ? EX_OK : code;
 }

@@ -14,13 +14,55 @@ static bool is_model_path(const char *text)
            strchr(text, '/') != NULL;
 }
 
+/* ---- No more than a file's weights could need ----
+ * Metadata can name a model of any size; the file's own size is known. Weights are at most 8 bytes each, and what is
+ * computed to make the first ones a few times that. */
+enum { BYTES_A_VALUE = 64, SLACK = 1 << 26 };
+
+static uint64_t bound_memory(const network *n, kiln_device device)
+{
+    kiln_memory_stats stats = {0};
+    if (!n->file || !kiln_memory_get_stats(device, &stats))
+        return 0;
+    uint64_t own = device == KILN_CPU ? SLACK : (uint64_t)16 * SLACK; /* a GPU's libraries take theirs */
+    uint64_t most = stats.in_use + stats.overhead + own + (uint64_t)n->values * BYTES_A_VALUE;
+    if (!stats.limit || most < stats.limit)
+        kiln_memory_set_limit(device, most);
+    return stats.limit;
+}
+
+static void unbound_memory(const network *n, kiln_device device, uint64_t limit)
+{
+    if (n->file)
+        kiln_memory_set_limit(device, limit);
+}
+
+static int build_failed(const network *n)
+{
+    if (!n->file || kiln_last_error()->code != KILN_E_MEMORY)
+        return fail_kiln();
+    kiln_error_clear();
+    fail(EX_DATAERR, "%s says it is of the model %s, which is far larger than the %s values it holds", n->file,
+         n->given, show_count(n->values));
+    hint("the file was changed; --model says which model it is");
+    return EX_DATAERR;
+}
+
 static int choose_file(network *n, const char *text, const char *name)
 {
     kiln_model_file about;
+    kiln_device device = kiln_default_device();
+    uint64_t limit = bound_memory(n, device);
     n->module = kiln_model_parse(text, strlen(text), name, &about);
-    if (!n->module)
-        return fail_kiln();
-    snprintf(n->name, sizeof n->name, "%s", about.name[0] ? about.name : name);
+    int code = n->module ? 0 : build_failed(n);
+    unbound_memory(n, device, limit);
+    if (code && n->file)
+        hint("that is what %s says it is of; it holds %s values", n->file, show_count(n->values));
+    if (code)
+        return code;
+    char *shown = shown_text(about.name[0] ? about.name : name);
+    snprintf(n->name, sizeof n->name, "%s", shown);
+    free(shown);
     n->ndim = about.ndim;
     memcpy(n->shape, about.shape, sizeof n->shape);
     n->dtype = about.dtype;
@@ -42,7 +84,7 @@ static bool choose_entry(network *n, const char *text, char *why, size_t size)
 int network_choose(network *n, const char *text)
 {
     char why[256];
-    *n = (network){0};
+    *n = (network){.given = must_format("%s", text)};
     if (is_model_path(text)) {
         int code = 0;
         n->text = read_text(text, MODEL_FILE_LIMIT, &code);
@@ -55,17 +97,35 @@ int network_choose(network *n, const char *text)
     return EX_USAGE;
 }
 
-int network_choose_kept(network *n, const char *text, const char *path)
+static int64_t count_values(kiln_safetensors *file)
+{
+    int64_t all = 0;
+    for (int64_t i = 0; i < kiln_safetensors_count(file); i++) {
+        const kiln_safetensor *t = kiln_safetensors_at(file, i);
+        all += t->dtype == KILN_DTYPES ? (int64_t)t->bytes : (int64_t)(t->bytes / kiln_dtype_size(t->dtype));
+    }
+    return all;
+}
+
+int network_choose_kept(network *n, const saved *s)
 {
     char why[256];
-    *n = (network){.kept = true};
-    if (strchr(text, '\n')) {
+    const char *text = s->model;
+    bool file = strchr(text, '\n') != NULL;
+    *n = (network){.kept = true,
+                   .file = s->path,
+                   .values = count_values(s->file),
+                   .given = must_format("%s", file ? "the run's model" : text)};
+    if (file) {
         n->text = must_format("%s", text);
-        return choose_file(n, text, "the run's model");
+        int code = choose_file(n, text, "the run's model");
+        free(n->given);
+        n->given = must_format("%s", n->name);
+        return code;
     }
     if (choose_entry(n, text, why, sizeof why))
         return 0;
-    fail(EX_DATAERR, "%s: the model it says it is of, %s: %s", path, text, why);
+    fail(EX_DATAERR, "%s: the model it says it is of, %s: %s", s->path, text, why);
     hint("the file was changed, or is of another version of kiln; --model says which model it is");
     return EX_DATAERR;
 }
@@ -154,8 +214,12 @@ static int build_entry(network *n, const kiln_data_info *data)
     n->shape[2] = o->width;
     free(n->text);
     n->text = options_text(n);
+    kiln_device device = kiln_default_device();
+    uint64_t limit = bound_memory(n, device);
     n->module = n->entry->build(n->options);
-    return n->module ? 0 : fail_kiln();
+    int code = n->module ? 0 : build_failed(n);
+    unbound_memory(n, device, limit);
+    return code;
 }
 
 /* ---- Do they fit? ---- */
@@ -225,6 +289,7 @@ int network_build(network *n, const kiln_data_info *data, kiln_device device)
     if (data && n->tokens != data->text)
         return wrong_kind(n);
     int code = n->entry ? build_entry(n, data) : 0;
+    n->file = NULL; /* it may be closed now */
     if (!code && data)
         code = check_input(n, data);
     if (code)
@@ -241,6 +306,7 @@ void network_free(network *n)
 {
     kiln_module_free(n->module);
     free(n->text);
+    free(n->given);
     *n = (network){0};
 }
 

@@ -1,5 +1,4 @@
 /* kiln plot: logs to a picture. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -19,16 +18,30 @@ static const char *ending(const char *path)
     return dot ? dot : "";
 }
 
+static bool is_svg(const char *head)
+{
+    return !strncmp(head, SVG_BEGINNING, strlen(SVG_BEGINNING));
+}
+
+static bool is_png(const char *head)
+{
+    return !strncmp(head, "\x89PNG\r\n", 6);
+}
+
 static int draw(int n, const curves *logs, const char *path, const char *title)
 {
     double width, height;
+    bool png = !strcasecmp(ending(path), ".png");
+    output out;
+    int code = output_open(&out, path, png ? "PNG picture" : "drawing of curves", png ? is_png : is_svg);
+    if (code)
+        return code;
     chart_size(n, logs, &width, &height);
-    canvas *c = !strcasecmp(ending(path), ".png") ? canvas_png(width, height) : canvas_svg(width, height);
+    canvas *c = png ? canvas_png(width, height) : canvas_svg(width, height);
     chart_draw(c, n, logs, title);
-    if (c->finish(c, path))
-        return 0;
-    return fail(errno == ENOENT ? EX_NOINPUT : EX_IOERR, "%s: the picture cannot be written: %s", path,
-                strerror(errno));
+    if (!c->finish(c, out.file) && !ferror(out.file))
+        code = fail(EX_SOFTWARE, "%s: the picture cannot be made", path);
+    return output_close(&out, code);
 }
 
 int plot_logs(int n, char *const *paths, const char *path, const char *title)
@@ -93,7 +106,7 @@ static int plot(const arguments *a)
     char *title = n == 1 && path_is_folder(from[0]) ? title_of(from[0]) : NULL;
     int code = plot_logs(n, logs, path, text_of(a, "title", title));
     if (!code)
-        printf("Written: %s\n", path);
+        say("Written: %s\n", path);
     for (int i = 0; i < n; i++)
         free(logs[i]);
     free(logs);

@@ -1,10 +1,12 @@
 /* kiln predict: what a run's network says about samples of a data set, or about pictures. */
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
+#include "cli/table.h"
 #include "cli/work.h"
 
 static const option options[] = {
@@ -12,7 +14,8 @@ static const option options[] = {
     {"split", 0, OPTION_NUMBER, "SHARE", "is left out at the front; 0: all samples (the run's)", 0, 0.9999, NULL},
     {"model", 0, OPTION_TEXT, "MODEL", "where the weights do not say it", 0, 0, "<models>"},
     {"limit", 0, OPTION_COUNT, "N", "the first N samples (10; all with --out)", 1, 1e15, NULL},
-    {"out", 'o', OPTION_TEXT, "FILE.csv", "write a table there instead of showing it", 0, 0, "<files>"},
+    {"out", 'o', OPTION_TEXT, "FILE", "a table in a file: .csv or .json; -: standard output", 0, 0, "<files>"},
+    {"format", 0, OPTION_WORD, "NAME", "csv json (by the file's name; csv)", 0, 0, "csv json"},
     {"batch", 0, OPTION_COUNT, "N", "samples at once (256)", 1, 1e9, NULL},
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (the run's)", 1, 1 << 20, NULL},
     OPTION_DEVICE,
@@ -22,22 +25,6 @@ static const option options[] = {
     {0}};
 
 enum { SHOWN = 10, DRAWN = 2 };
-
-/* Where predictions go: a table on the screen, or a CSV file. */
-typedef struct report {
-    FILE *out;
-    bool csv, classes, labels;
-    int64_t right, seen;
-} report;
-
-static void say_head(const report *r)
-{
-    if (r->csv)
-        fprintf(r->out, "index%s%s\n", r->labels ? ",label" : "", r->classes ? ",prediction,probability" : ",error");
-    else
-        fprintf(r->out, "%8s%s%s\n", "sample", r->labels ? "   label" : "",
-                r->classes ? "   prediction   probability" : "   mean squared error");
-}
 
 /* The largest of the outputs and how sure the network is of it: its softmax. */
 static int64_t answer(const float *outputs, int64_t n, double *probability)
@@ -53,51 +40,30 @@ static int64_t answer(const float *outputs, int64_t n, double *probability)
     return best;
 }
 
-static void say_class(report *r, int64_t index, int64_t label, const float *outputs, int64_t n)
-{
-    double probability;
-    int64_t guess = answer(outputs, n, &probability);
-    r->right += guess == label;
-    if (r->csv) {
-        fprintf(r->out, "%lld,", (long long)index);
-        if (r->labels)
-            fprintf(r->out, "%lld,", (long long)label);
-        fprintf(r->out, "%lld,%.6g\n", (long long)guess, probability);
-        return;
-    }
-    fprintf(r->out, "%8lld", (long long)index);
-    if (r->labels)
-        fprintf(r->out, "%8lld", (long long)label);
-    fprintf(r->out, "%13lld%12.2f %%%s\n", (long long)guess, 100 * probability,
-            r->labels && guess != label ? "   wrong" : "");
-}
-
-static void say_error(report *r, int64_t index, int64_t label, const float *outputs, const float *inputs, int64_t n)
+static double squared_error(const float *outputs, const float *inputs, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += pow((double)outputs[i] - (double)inputs[i], 2);
-    fprintf(r->out, r->csv ? "%lld" : "%8lld", (long long)index);
-    if (r->labels)
-        fprintf(r->out, r->csv ? ",%lld" : "%8lld", (long long)label);
-    fprintf(r->out, r->csv ? ",%.6g\n" : "%21.6f\n", sum / (double)n);
+    return sum / (double)n;
 }
 
 /* ---- Samples of a data set ---- */
 
 typedef struct buffers {
+    int64_t inputs, outputs; /* of a sample */
     float *x, *out;
     int64_t *y;
 } buffers;
 
-static bool compute(const network *n, const kiln_batch *b, buffers *m, int64_t inputs, int64_t outputs)
+static bool compute(const network *n, const kiln_batch *b, buffers *m)
 {
     bool ok = false;
     kiln_no_grad
         kiln_scope {
             kiln_tensor *out = kiln_forward(n->module, b->x);
-            ok = kiln_read(out, m->out, (size_t)(b->size * outputs) * sizeof *m->out) &&
-                 kiln_read(b->x, m->x, (size_t)(b->size * inputs) * sizeof *m->x) &&
+            ok = kiln_read(out, m->out, (size_t)(b->size * m->outputs) * sizeof *m->out) &&
+                 kiln_read(b->x, m->x, (size_t)(b->size * m->inputs) * sizeof *m->x) &&
                  (!b->y || kiln_read(b->y, m->y, (size_t)b->size * sizeof *m->y));
         }
     return ok;
@@ -110,35 +76,32 @@ static bool is_image(const kiln_data_info *info)
 }
 
 /* The first few on a terminal: a drawing, and what is said about it. */
-static void say_drawn(report *r, const kiln_data_info *info, int64_t label, const float *x, const float *outputs,
-                      int64_t n)
+static void say_drawn(const table *t, const kiln_data_info *info, const prediction *p, const float *x)
 {
-    double probability;
-    int64_t guess = answer(outputs, n, &probability);
-    r->right += guess == label;
-    image_draw(x, info->x.shape[info->x.ndim - 2], info->x.shape[info->x.ndim - 1], r->out);
-    fprintf(r->out, "    sample %lld: %lld (%.2f %%)", (long long)r->seen, (long long)guess, 100 * probability);
-    if (r->labels)
-        fprintf(r->out, ", %s: it is a %lld", guess == label ? "right" : "wrong", (long long)label);
-    fprintf(r->out, "\n\n");
+    image_draw(x, info->x.shape[info->x.ndim - 2], info->x.shape[info->x.ndim - 1], t->out);
+    fprintf(t->out, "    sample %lld: %lld (%.2f %%)", (long long)p->index, (long long)p->answer, 100 * p->probability);
+    if (t->labels)
+        fprintf(t->out, ", %s: it is a %lld", p->answer == p->label ? "right" : "wrong", (long long)p->label);
+    fprintf(t->out, "\n\n");
 }
 
-static void say_batch(report *r, const network *n, const kiln_data_info *info, const kiln_batch *b, const buffers *m,
-                      int64_t inputs, int64_t outputs)
+static void say_batch(table *t, const network *n, const kiln_data_info *info, const kiln_batch *b, const buffers *m,
+                      int64_t *seen)
 {
-    int64_t drawn = !r->csv && r->classes && is_image(info) && isatty(STDOUT_FILENO) ? DRAWN : 0;
-    for (int64_t i = 0; i < b->size; i++, r->seen++) {
-        int64_t label = r->labels ? m->y[i] : -1;
-        if (r->seen < drawn) {
-            say_drawn(r, info, label, m->x + i * inputs, m->out + i * outputs, n->outputs);
-            continue;
-        }
-        if (r->seen == drawn)
-            say_head(r);
-        if (r->classes)
-            say_class(r, r->seen, label, m->out + i * outputs, n->outputs);
+    int64_t inputs = m->inputs, outputs = m->outputs;
+    int64_t drawn = t->format == TABLE_SCREEN && t->classes && is_image(info) && isatty(STDOUT_FILENO) ? DRAWN : 0;
+    for (int64_t i = 0; i < b->size; i++) {
+        const float *x = m->x + i * inputs, *out = m->out + i * outputs;
+        prediction p = {.index = (*seen)++, .label = t->labels ? m->y[i] : -1};
+        if (t->classes)
+            p.answer = answer(out, n->outputs, &p.probability);
         else
-            say_error(r, r->seen, label, m->out + i * outputs, m->x + i * inputs, inputs);
+            p.error = squared_error(out, x, inputs);
+        t->right += t->classes && p.answer == p.label;
+        if (p.index < drawn)
+            say_drawn(t, info, &p, x);
+        else
+            table_row(t, &p);
     }
 }
 
@@ -150,17 +113,18 @@ static int64_t elements(const kiln_field *f)
     return n;
 }
 
-static int predict_data(const network *n, kiln_dataset *data, int64_t batch, kiln_device device, report *r)
+static int predict_data(const network *n, kiln_dataset *data, int64_t batch, kiln_device device, table *t,
+                        int64_t *seen)
 {
     kiln_data_info info = kiln_data_describe(data);
-    int64_t inputs = elements(&info.x), outputs = r->classes ? n->outputs : inputs;
+    int64_t inputs = elements(&info.x), outputs = t->classes ? n->outputs : inputs;
     batch = batch < info.count ? batch : info.count;
     kiln_loader *loader = kiln_loader_new(data, .batch = batch, .workers = 1, .device = device);
-    buffers m = {must_alloc((size_t)(batch * inputs), sizeof(float)),
+    buffers m = {inputs, outputs, must_alloc((size_t)(batch * inputs), sizeof(float)),
                  must_alloc((size_t)(batch * outputs), sizeof(float)), must_alloc((size_t)batch, sizeof(int64_t))};
     kiln_batch b;
-    while (loader && kiln_loader_next(loader, &b) && compute(n, &b, &m, inputs, outputs))
-        say_batch(r, n, &info, &b, &m, inputs, outputs);
+    while (loader && kiln_loader_next(loader, &b) && compute(n, &b, &m))
+        say_batch(t, n, &info, &b, &m, seen);
     int code = kiln_ok() ? 0 : fail_kiln();
     kiln_loader_free(loader);
     free(m.x);
@@ -169,42 +133,31 @@ static int predict_data(const network *n, kiln_dataset *data, int64_t batch, kil
     return code;
 }
 
-static int predict_set(const arguments *a, const network *n, const source *s, kiln_device device, report *r)
+static int predict_set(const arguments *a, const network *n, const source *s, kiln_device device, table *t)
 {
     kiln_dataset *from = s->test ? s->test : s->train;
     kiln_data_info info = kiln_data_describe(from);
-    int64_t limit = count_of(a, "limit", r->csv ? info.count : SHOWN);
+    int64_t limit = count_of(a, "limit", t->format == TABLE_SCREEN ? SHOWN : info.count), seen = 0;
     limit = limit < info.count ? limit : info.count;
-    r->labels = info.y.dtype == KILN_I64 && info.y.ndim == 0;
+    t->labels = info.y.dtype == KILN_I64 && info.y.ndim == 0;
     kiln_dataset *part = kiln_data_range(from, 0, limit);
-    int code = part ? predict_data(n, part, count_of(a, "batch", 256), device, r) : fail_kiln();
+    int code = part ? predict_data(n, part, count_of(a, "batch", 256), device, t, &seen) : fail_kiln();
     kiln_data_free(part);
-    if (!code && r->classes && r->labels && !r->csv)
-        printf("%s of %s right\n", show_count(r->right), show_count(r->seen));
+    if (!code && t->classes && t->labels && t->format == TABLE_SCREEN)
+        printf("%s of %s right\n", show_count(t->right), show_count(seen));
     return code;
 }
 
 /* ---- Pictures ---- */
 
-static void put_csv_text(FILE *out, const char *text)
-{
-    bool quoted = text[strcspn(text, ",\"\r\n")] != '\0';
-    if (quoted)
-        fputc('"', out);
-    for (; *text; text++)
-        fputs(*text == '"' ? "\"\"" : (char[]){*text, '\0'}, out);
-    if (quoted)
-        fputc('"', out);
-}
-
-static int predict_picture(const network *n, const char *path, kiln_device device, report *r)
+static int predict_picture(const network *n, const char *path, kiln_device device, table *t)
 {
     int code = 0;
     int64_t h = n->shape[n->ndim - 2], w = n->shape[n->ndim - 1];
     float *pixels = image_read(path, h, w, &code);
     if (!pixels)
         return code;
-    if (isatty(STDOUT_FILENO) && h <= 64 && w <= 64)
+    if (t->format == TABLE_SCREEN && isatty(STDOUT_FILENO) && h <= 64 && w <= 64)
         image_draw(pixels, h, w, stdout);
     for (int64_t i = 0; i < h * w; i++) /* as MNIST's pictures and digits are */
         pixels[i] = (pixels[i] - 0.1307f) / 0.3081f;
@@ -216,47 +169,84 @@ static int predict_picture(const network *n, const char *path, kiln_device devic
             if (!kiln_read(kiln_forward(n->module, x), out, (size_t)n->outputs * sizeof *out))
                 code = fail_kiln();
         }
-    double probability;
-    int64_t guess = answer(out, n->outputs, &probability);
-    if (!code && r->csv) {
-        put_csv_text(r->out, path);
-        fprintf(r->out, ",%lld,%.6g\n", (long long)guess, probability);
-    } else if (!code) {
-        put_shown(stdout, path);
-        printf(": %lld (%.2f %%)\n", (long long)guess, 100 * probability);
-    }
+    prediction p = {.file = path};
+    p.answer = answer(out, n->outputs, &p.probability);
+    if (!code)
+        table_row(t, &p);
     free(pixels);
     free(out);
     return code;
 }
 
-static int predict_pictures(const arguments *a, const network *n, kiln_device device, report *r)
+static int is_picture(const struct dirent *e)
 {
-    if (!r->classes || n->ndim != 3 || n->shape[0] != 1)
+    const char *dot = strrchr(e->d_name, '.');
+    return dot && dot > e->d_name && !strcasecmp(dot, ".png");
+}
+
+/* All pictures of a folder, in the order of their names. */
+static int predict_folder(const network *n, const char *folder, kiln_device device, table *t)
+{
+    struct dirent **entries;
+    int count = scandir(folder, &entries, is_picture, alphasort), code = 0;
+    size_t length = strlen(folder);
+    if (count < 0)
+        return fail(EX_NOINPUT, "%s: %s", folder, strerror(errno));
+    if (count == 0)
+        code = fail(EX_NOINPUT, "%s: no pictures in this folder whose names end in .png", folder);
+    for (int i = 0; i < count; i++) {
+        char *path = must_format("%s%s%s", folder, length && folder[length - 1] == '/' ? "" : "/", entries[i]->d_name);
+        if (!code)
+            code = predict_picture(n, path, device, t);
+        free(path);
+        free(entries[i]);
+    }
+    free(entries);
+    return code;
+}
+
+static int predict_pictures(const arguments *a, const network *n, kiln_device device, table *t)
+{
+    if (!t->classes || n->ndim != 3 || n->shape[0] != 1)
         return fail(EX_USAGE, "pictures are for models that take grey images and give classes; %s takes %s", n->name,
                     show_shape(n->ndim, n->shape));
     int code = 0;
-    if (r->csv)
-        fprintf(r->out, "file,prediction,probability\n");
+    t->files = true;
     for (int i = 1; !code && i < a->count; i++)
-        code = predict_picture(n, a->rest[i], device, r);
+        code = path_is_folder(a->rest[i]) ? predict_folder(n, a->rest[i], device, t)
+                                          : predict_picture(n, a->rest[i], device, t);
     return code;
 }
 
 /* ---- All in all ---- */
 
+static table_format format_of(const arguments *a)
+{
+    const char *path = text_of(a, "out", NULL), *named = text_of(a, "format", NULL),
+               *dot = path ? strrchr(path, '.') : NULL;
+    if (named)
+        return !strcmp(named, "json") ? TABLE_JSON : TABLE_CSV;
+    return dot && !strcasecmp(dot, ".json") ? TABLE_JSON : path ? TABLE_CSV : TABLE_SCREEN;
+}
+
 static int predict_to(const arguments *a, const network *n, const source *s, kiln_device device)
 {
-    const char *path = text_of(a, "out", NULL);
-    report r = {.out = stdout, .csv = path != NULL, .classes = n->loss == KILN_CROSS_ENTROPY};
-    if (path && !(r.out = fopen(path, "w")))
-        return fail(errno == ENOENT ? EX_NOINPUT : EX_IOERR, "%s: %s", path, strerror(errno));
-    int code = a->count > 1 ? predict_pictures(a, n, device, &r) : predict_set(a, n, s, device, &r);
-    bool bad = path && ferror(r.out);
-    if (path && (fclose(r.out) != 0 || bad) && !code)
-        code = fail(EX_IOERR, "%s: %s", path, errno ? strerror(errno) : "not everything could be written");
-    if (path && !code && a->count <= 1)
-        printf("%s predictions written to %s\n", show_count(r.seen), path);
+    table t = {.format = format_of(a), .classes = n->loss == KILN_CROSS_ENTROPY};
+    bool json = t.format == TABLE_JSON;
+    const char *path = text_of(a, "out", "-");
+    output out;
+    int code = output_open(&out, path, json ? "table of predictions in JSON" : "table of predictions in CSV",
+                           json ? table_is_json : table_is_csv);
+    if (code)
+        return code;
+    t.out = out.file;
+    code = a->count > 1 ? predict_pictures(a, n, device, &t) : predict_set(a, n, s, device, &t);
+    if (!code)
+        table_end(&t);
+    bool named = t.out != stdout;
+    code = output_close(&out, code);
+    if (!code && named)
+        say("%s prediction%s written to %s\n", show_count(t.rows), t.rows == 1 ? "" : "s", path);
     return code;
 }
 
@@ -297,13 +287,14 @@ static int predict(const arguments *a)
 
 const command command_predict = {.name = "predict",
                                  .about = "Shows what a trained model says about samples or pictures",
-                                 .operands = "[RUN [PICTURE.png...]]",
+                                 .operands = "[RUN [PICTURE.png|FOLDER...]]",
                                  .options = options,
                                  .max_operands = -1,
                                  .notes =
                                      "\nRUN is a folder that kiln train has made (kiln-run), or a safetensors file.\n"
-                                     "Pictures are made grey, bright on dark, and as large as the model wants them.\n"
+                                     "Pictures (all *.png of a FOLDER) are made grey, bright on dark, and as large as\n"
+                                     "the model wants them.\n"
                                      "Examples: kiln predict\n"
-                                     "          kiln predict kiln-run my-digit.png\n"
+                                     "          kiln predict kiln-run my-digit.png more-digits/ -o - --format json\n"
                                      "          kiln predict run --data mnist --out answers.csv\n",
                                  .run = predict};

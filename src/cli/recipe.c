@@ -107,10 +107,23 @@ static int read_parameters(const char *text, const char *key, double *value)
     return 0;
 }
 
+static bool names_schedule(const char *text)
+{
+    for (const char *w = SCHEDULES; *w; w += strspn(w, " ")) {
+        size_t n = strcspn(w, " ");
+        if (n == strcspn(text, ":") && !strncmp(w, text, n))
+            return true;
+        w += n;
+    }
+    return false;
+}
+
 int schedule_check(const char *text)
 {
     if (strlen(text) >= sizeof((recipe *)0)->schedule)
         return fail(EX_USAGE, "--schedule %s: too long", text);
+    if (!names_schedule(text)) /* by a run: options were looked at before */
+        return fail(EX_DATAERR, "the run says schedule = %s, which is none of: %s", text, SCHEDULES);
     return read_parameters(text, "", NULL);
 }
 
@@ -196,7 +209,10 @@ static double number_from(origin *from, const char *name, double standard)
 
 static int64_t count_from(origin *from, const char *name, int64_t standard)
 {
-    return count_of(from->a, name, (int64_t)number_from(from, name, (double)standard));
+    double n = number_from(from, name, (double)standard);
+    if (!from->code && n != floor(n))
+        from->code = fail(EX_DATAERR, "the run says %s = %g, which is no whole number: its file was changed", name, n);
+    return count_of(from->a, name, from->code ? standard : (int64_t)n);
 }
 
 static void text_from(const origin *from, const char *name, const char *standard, char *out, size_t size)
@@ -211,13 +227,28 @@ static int check_effect(const recipe *r, const origin *from)
 {
     if (given(from->a, "momentum") && strcmp(r->optim, "sgd") != 0 && strcmp(r->optim, "rmsprop") != 0)
         return fail(EX_USAGE, "--momentum is for --optim sgd and rmsprop; %s has none", r->optim);
-    int64_t seed = (int64_t)meta_number(from->kept, "seed", (double)r->seed);
-    if (seed == r->seed)
+    double seed = meta_number(from->kept, "seed", (double)r->seed);
+    if (seed == (double)r->seed)
         return 0;
-    fail(EX_USAGE, "--seed %lld: the run was begun with %lld, and goes on with it", (long long)r->seed,
-         (long long)seed);
+    fail(EX_USAGE, "--seed %lld: the run was begun with %.0f, and goes on with it", (long long)r->seed, seed);
     hint("leave --seed out, or begin afresh in another folder");
     return EX_USAGE;
+}
+
+/* A warm-up that the run does not outlast is cut to a tenth of it; that is said where it was asked for. */
+static void fit_warmup(recipe *r, const arguments *a, int64_t samples, int64_t limit)
+{
+    int64_t steps = all_steps(r, samples), wanted = r->warmup;
+    if (wanted >= steps)
+        r->warmup = steps / 10;
+    if (!given(a, "warmup"))
+        return;
+    if (wanted >= steps)
+        note("--warmup %s: the run has only %s step%s; the rate rises in the first %s of them", show_count(wanted),
+             show_count(steps), steps == 1 ? "" : "s", show_count(r->warmup));
+    else if (limit > 0 && wanted >= limit)
+        note("--warmup %s: --limit %s ends the run before the rate has risen to its full size", show_count(wanted),
+             show_count(limit));
 }
 
 int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept)
@@ -248,8 +279,8 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
     int64_t limit = count_of(a, "limit", 0), an_epoch = steps_an_epoch(r, samples);
     bool by_limit = limit > 0 && an_epoch > 0;
     r->epochs = count_from(&from, "epochs", by_limit ? (limit - 1) / an_epoch + 1 : d->epochs);
-    if (r->warmup >= all_steps(r, samples))
-        r->warmup = all_steps(r, samples) / 10;
+    if (!from.code)
+        fit_warmup(r, a, samples, limit);
     if (r->momentum < 0 && !strcmp(r->optim, "sgd"))
         r->momentum = 0.9;
     if (from.code || (from.code = check_effect(r, &from)))

@@ -51,6 +51,16 @@ void hint(const char *format, ...)
     va_end(list);
 }
 
+void note(const char *format, ...)
+{
+    va_list list;
+    say_head("\033[1;33m");
+    fputs("note: ", stderr);
+    va_start(list, format);
+    say_line(format, list);
+    va_end(list);
+}
+
 static int exit_code_of(kiln_code code)
 {
     switch (code) {
@@ -100,12 +110,8 @@ int fail_kiln(void)
 
 void say_notices(void)
 {
-    for (const char *notice; (notice = kiln_next_notice());) {
-        say_head("\033[1;33m");
-        fputs("note: ", stderr);
-        put_shown(stderr, notice);
-        fputc('\n', stderr);
-    }
+    for (const char *notice; (notice = kiln_next_notice());)
+        note("%s", notice);
 }
 
 /* A reader that has gone away (kiln inspect … | head) is no error worth words. */

@@ -127,7 +127,7 @@ static int open_network(const arguments *a, const saved *s, network *n)
     if (given(a, "model"))
         return network_choose(n, text_of(a, "model", NULL));
     if (s->model)
-        return network_choose_kept(n, s->model, s->path);
+        return network_choose_kept(n, s);
     fail(EX_USAGE, "%s does not say which model its weights belong to", s->path);
     hint("give --model, as in --model gpt2 or --model my-model.yaml");
     return EX_USAGE;

@@ -1,11 +1,13 @@
 /* Data by name: digits, IDX files, texts; and how they are parted into what trains and what tests. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "cli/work.h"
 
@@ -31,10 +33,11 @@ static char *find_file(const char *folder, const char *prefix, const char *word)
 static bool looks_like_idx(const char *path)
 {
     unsigned char head[4] = {0};
-    FILE *in = fopen(path, "rb");
-    size_t n = in ? fread(head, 1, sizeof head, in) : 0;
-    if (in)
-        fclose(in);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes to does not hold us up */
+    struct stat st;
+    ssize_t n = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, head, sizeof head) : 0;
+    if (fd >= 0)
+        close(fd);
     bool gzip = n >= 2 && head[0] == 0x1f && head[1] == 0x8b;
     return gzip || (n == 4 && head[0] == 0 && head[1] == 0 && head[2] != 0 && head[3] <= 8);
 }
@@ -178,6 +181,7 @@ int source_open(source *s, const char *text, double split, int64_t length)
     if (!digits && !fits_json(whole))
         return fail(EX_DATAERR, "%s: the path is not in UTF-8 and cannot be kept with the weights; rename it", whole);
     s->origin = must_format("%s", digits ? text : whole);
+    s->given = must_format("%s", text);
     int code = digits                 ? open_digits(s, text)
                : path_is_folder(text) ? open_folder(s, text)
                : looks_like_idx(text) ? part(s, open_idx(text))
@@ -200,6 +204,7 @@ void source_free(source *s)
     kiln_data_free(s->owned[0]);
     kiln_data_free(s->owned[1]);
     free(s->origin);
+    free(s->given);
     *s = (source){0};
 }
 

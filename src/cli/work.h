@@ -33,13 +33,23 @@
 /* Device, threads, memory limit and TF32 as the options say; options a command does not have are left alone. */
 int use_device(const arguments *a, kiln_device *device);
 
+/* ---- Weights in files ---- */
+typedef struct saved {
+    char *path; /* of the safetensors file */
+    kiln_safetensors *file;
+    const char *model, *data, *train; /* its metadata; NULL where it has none */
+} saved;
+
 /* ---- Networks ---- */
 typedef struct network {
     const model_entry *entry; /* NULL: from a model file */
     model_options options;    /* of the entry */
     char *text;               /* what describes it in a run: name and options, or the model file itself */
-    char name[64];
-    bool kept; /* it was described by a run, not on the command line */
+    char *given;              /* as the user named it: "gpt2:layers=4", "nets/small.yaml" */
+    char name[256];           /* for messages: "gpt2", or what the model file calls itself, made fit to be shown */
+    bool kept;                /* it was described by a run, not on the command line */
+    const char *file;         /* that of the run, which holds so many values; NULL: none */
+    int64_t values;
     kiln_module *module;
     bool tokens; /* takes bytes of a text */
     int ndim;    /* of one input */
@@ -52,8 +62,9 @@ typedef struct network {
 
 /* From what --model takes: "name:key=value,…" or the path of a model file. Nothing is built yet when it is a name. */
 int network_choose(network *n, const char *text);
-/* From what the run in `path` keeps: a name with options, or the text of a model file. */
-int network_choose_kept(network *n, const char *text, const char *path);
+/* From what a run keeps: a name with options, or the text of a model file. A file can name any: no more memory is taken
+ * for it than its weights could need. The file must stay open until the network is built. */
+int network_choose_kept(network *n, const saved *s);
 /* Takes the sizes that were not given from the data (NULL: the model's own defaults), builds, and checks that they fit.
  */
 int network_build(network *n, const kiln_data_info *data, kiln_device device);
@@ -63,6 +74,7 @@ int64_t network_context(const network *n); /* bytes of text it sees at once; 0: 
 /* ---- Data ---- */
 typedef struct source {
     char *origin; /* "digits", or an absolute path */
+    char *given;  /* as the user named it */
     double split;
     int64_t length;
     kiln_dataset *owned[2]; /* what train and test are parts of */
@@ -76,12 +88,6 @@ void source_free(source *s);
 char *source_meta(const source *s); /* a JSON object; freed by the caller */
 
 /* ---- Runs ---- */
-typedef struct saved {
-    char *path; /* of the safetensors file */
-    kiln_safetensors *file;
-    const char *model, *data, *train; /* its metadata; NULL where it has none */
-} saved;
-
 #define DEFAULT_RUN "kiln-run"
 
 /* Opens a run's best weights (else its newest checkpoint's), or a safetensors file. */
@@ -98,6 +104,9 @@ int check_finite(const network *n, const char *path);
 /* What eval, predict and generate begin with: the network of the run in a->rest[0] (DEFAULT_RUN without), with its
  * weights, in eval mode; and its data or that of --data, unless `s` is NULL. */
 int open_run(const arguments *a, network *n, source *s, kiln_device *device);
+
+/* Says what a run is, how far it came and how good it is; checkpoint: its newest one's folder, or NULL. */
+int report_run(const char *folder, const char *checkpoint);
 
 /* ---- Images ---- */
 

@@ -1,5 +1,5 @@
-/* What the system says about memory. Linux gives memory out that it does not have, and ends a program that uses it: what
- * comes from a file has to be compared with what there is. */
+/* What the system says about memory. Linux gives memory out that it does not have, and ends a program that uses it:
+ * what comes from a file has to be compared with what there is. */
 #include "core/available.h"
 
 #include <stdio.h>
@@ -43,12 +43,11 @@ static uint64_t from_cgroup(const char *limit_path, const char *used_path, const
 uint64_t kiln_available(void)
 {
     uint64_t kilobytes = number_behind("/proc/meminfo", "MemAvailable:", UINT64_MAX / 1024);
-    uint64_t all[] = {kilobytes * 1024,
-                      from_cgroup("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current",
-                                  "/sys/fs/cgroup/memory.stat", ""),
-                      from_cgroup("/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                                  "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat",
-                                  "total_")};
+    uint64_t all[] = {
+        kilobytes * 1024,
+        from_cgroup("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", ""),
+        from_cgroup("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+                    "/sys/fs/cgroup/memory/memory.stat", "total_")};
     uint64_t least = all[0];
     for (int i = 1; i < 3; i++)
         least = all[i] < least ? all[i] : least;
@@ -60,6 +59,7 @@ bool kiln_fits_memory(uint64_t bytes, const char *what, const char *operation)
     uint64_t there = bytes > SMALL ? kiln_available() : UINT64_MAX;
     if (bytes <= there)
         return true;
-    return kiln_fail(KILN_E_MEMORY, operation, "%s: %.1f GB are needed for what it holds, and %.1f GB of memory are there",
-                     what, (double)bytes / 1e9, (double)there / 1e9);
+    return kiln_fail(KILN_E_MEMORY, operation,
+                     "%s: %.1f GB are needed for what it holds, and %.1f GB of memory are there", what,
+                     (double)bytes / 1e9, (double)there / 1e9);
 }

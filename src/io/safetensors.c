@@ -15,6 +15,21 @@ enum { PREFIX = 8, HEADER_MAX = 100000000, PIECE = 1 << 20 };
 
 static const char who[] = "safetensors";
 
+/* What torch.save writes: a zip file, or, before that, pickles. Many have their weights as such a file. */
+static bool is_of_pytorch(const kiln_safetensors *f, const unsigned char *prefix)
+{
+    bool zip = !memcmp(prefix, "PK\3\4", 4), pickle = prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5;
+    if (!zip && !pickle)
+        return false;
+    kiln_fail(KILN_E_FORMAT, who, "%s is a %s, as torch.save writes it, and no safetensors file", f->path,
+              zip ? "zip file" : "Python pickle");
+    kiln_hint(
+        "convert it in Python: import torch, safetensors.torch as s; w = torch.load(\"model.pt\", "
+        "map_location=\"cpu\", weights_only=True); s.save_file({k: v.clone().contiguous() for k, v in w.items()}, "
+        "\"model.safetensors\")");
+    return true;
+}
+
 static bool read_header(kiln_safetensors *f)
 {
     unsigned char prefix[PREFIX];
@@ -26,6 +41,8 @@ static bool read_header(kiln_safetensors *f)
         return false;
     for (int i = 0; i < PREFIX; i++)
         bytes |= (uint64_t)prefix[i] << 8 * i;
+    if (bytes > HEADER_MAX && is_of_pytorch(f, prefix))
+        return false;
     if (bytes > HEADER_MAX || bytes > f->file.size - PREFIX) {
         kiln_fail(KILN_E_FORMAT, who, "%s: byte 0: a header of %llu bytes is announced; the file has %llu in all%s",
                   f->path, (unsigned long long)bytes, (unsigned long long)f->file.size,

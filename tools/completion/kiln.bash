@@ -51,8 +51,9 @@ _kiln() {
         --save) _kiln_paths -d ;;
         --save-every) COMPREPLY=() ;;
         --log) _kiln_paths -f ;;
+        --log-every) COMPREPLY=() ;;
         *) if [[ $current == -* ]]; then
-               _kiln_words "--model --data --split --length --flip --crop --dropout --init --device --threads --workers --mem-limit --tf32 --epochs --limit --batch --accumulate --lr --optim --momentum --weight-decay --schedule --warmup --clip --ema --early-stop --seed --no-shuffle --save --save-every --resume --log --quiet --help"
+               _kiln_words "--model --data --split --length --flip --crop --dropout --init --device --threads --workers --mem-limit --tf32 --epochs --limit --batch --accumulate --lr --optim --momentum --weight-decay --schedule --warmup --clip --ema --early-stop --seed --no-shuffle --save --save-every --resume --log --log-every --quiet --help"
            else
                COMPREPLY=()
            fi ;;
@@ -82,13 +83,14 @@ _kiln() {
         --model) _kiln_paths -f "$models" ;;
         --limit) COMPREPLY=() ;;
         --out | -o) _kiln_paths -f ;;
+        --format) _kiln_words "csv json" ;;
         --batch) COMPREPLY=() ;;
         --length) COMPREPLY=() ;;
         --device) _kiln_words "auto cpu cuda opencl" ;;
         --threads) COMPREPLY=() ;;
         --mem-limit) COMPREPLY=() ;;
         *) if [[ $current == -* ]]; then
-               _kiln_words "--data --split --model --limit --out --batch --length --device --threads --mem-limit --tf32 --help"
+               _kiln_words "--data --split --model --limit --out --format --batch --length --device --threads --mem-limit --tf32 --help"
            else
                _kiln_paths -f
            fi ;;
