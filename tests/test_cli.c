@@ -173,7 +173,7 @@ static void test_inspect(void **state)
     assert_non_null(strstr(out, "6 tensors, 235,146 elements"));
     assert_non_null(strstr(out, "256x784"));
     expect(0, "trained      2 of 2 epochs, 20 steps", "$K inspect kiln-run.1"); /* a run: a report */
-    assert_non_null(strstr(out, "model        mlp:channels=1"));
+    assert_non_null(strstr(out, "model        mlp, 235,146 parameters\n             mlp:channels=1,height=28"));
     assert_non_null(strstr(out, "data         digits:600, 600 to train, 100 to test"));
     assert_non_null(strstr(out, "recipe       adam at 0.001, cosine; batch 64, seed 0"));
     assert_non_null(strstr(out, "best         epoch "));
@@ -237,6 +237,7 @@ static void test_resume(void **state)
     assert_string_equal(err, "");
     assert_int_equal(shell("$K train %s --save parts --limit 13 --workers 0 --threads 1", how), 0);
     expect(0, "Epoch 3/3", "$K train --save parts --resume --workers 2"); /* all the rest is in the run */
+    assert_non_null(strstr(out, "model    mlp, "));                     /* as it was named then */
     assert_non_null(strstr(out, "images   mirrored at random, shifted by up to 2 pixels\n"));
     assert_same_files("whole/best.safetensors", "parts/best.safetensors");
     assert_int_equal(shell("cmp whole/step-*/model.safetensors parts/step-*/model.safetensors && "

@@ -115,13 +115,10 @@ int network_choose_kept(network *n, const saved *s)
     *n = (network){.kept = true,
                    .file = s->path,
                    .values = count_values(s->file),
-                   .given = must_format("%s", file ? "the run's model" : text)};
+                   .given = meta_text(s->train, "model", file ? "the run's model" : text)};
     if (file) {
         n->text = must_format("%s", text);
-        int code = choose_file(n, text, "the run's model");
-        free(n->given);
-        n->given = must_format("%s", n->name);
-        return code;
+        return choose_file(n, text, "the run's model");
     }
     if (choose_entry(n, text, why, sizeof why))
         return 0;

@@ -15,7 +15,8 @@ typedef struct recipe {
 
 /* kept: the JSON object of the run that is resumed, or NULL. */
 int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept);
-char *recipe_meta(const recipe *r); /* a JSON object; freed by the caller */
+/* A JSON object, with the model as the user named it; freed by the caller. */
+char *recipe_meta(const recipe *r, const char *model);
 
 kiln_optim *recipe_optim(const recipe *r, kiln_module *m);
 /* 0 and *out, which counts optimizer steps. */

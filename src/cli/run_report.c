@@ -129,18 +129,23 @@ static void free_facts(run_facts *f)
 
 /* ---- What was trained ---- */
 
+/* As the user named it, then as it was built. */
 static void say_model(const saved *s, const run_facts *f)
 {
-    const char *given = text_in(f->about, "model"), *text = s->model ? s->model : given ? given : "not known";
+    const char *text = s->model ? s->model : "";
     bool file = strchr(text, '\n') != NULL;
-    char counted[64] = "";
+    char *given = meta_text(s->train, "model", text_in(f->about, "model")), counted[64] = "";
+    const char *name = given ? given : file ? "a model file" : *text ? text : "not known";
     if (count_in(f->about, "parameters") >= 0)
         snprintf(counted, sizeof counted, ", %s parameters", show_count(count_in(f->about, "parameters")));
-    row("model", "%s%s", file ? (given ? given : "a model file") : text, counted);
+    row("model", "%s%s", name, counted);
+    if (*text && !file && strcmp(text, name) != 0)
+        row("", "%s", text);
     for (const char *line = text, *end; file && *line; line = end + (*end == '\n')) {
         end = line + strcspn(line, "\n");
         say("%13s    %.*s\n", "", (int)(end - line), line);
     }
+    free(given);
 }
 
 static void say_data(const saved *s, const run_facts *f)

@@ -190,7 +190,7 @@ static kiln_history fit(training *t, const kiln_meta *meta, int nmeta, const cha
 
 static int fit_and_tell(training *t)
 {
-    char *data = source_meta(&t->data), *how = recipe_meta(&t->recipe), *about = about_run(t);
+    char *data = source_meta(&t->data), *how = recipe_meta(&t->recipe, t->net.given), *about = about_run(t);
     kiln_meta meta[] = {{"kiln.model", t->net.text}, {"kiln.data", data}, {"kiln.train", how}};
     double start = seconds_now();
     catch_stop();
