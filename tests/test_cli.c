@@ -237,7 +237,7 @@ static void test_resume(void **state)
     assert_string_equal(err, "");
     assert_int_equal(shell("$K train %s --save parts --limit 13 --workers 0 --threads 1", how), 0);
     expect(0, "Epoch 3/3", "$K train --save parts --resume --workers 2"); /* all the rest is in the run */
-    assert_non_null(strstr(out, "model    mlp, "));                     /* as it was named then */
+    assert_non_null(strstr(out, "model    mlp, "));                       /* as it was named then */
     assert_non_null(strstr(out, "images   mirrored at random, shifted by up to 2 pixels\n"));
     assert_same_files("whole/best.safetensors", "parts/best.safetensors");
     assert_int_equal(shell("cmp whole/step-*/model.safetensors parts/step-*/model.safetensors && "

@@ -1,4 +1,5 @@
-/* Variables KILN_… that make no sense are told of, once. */
+/* Words for people: variables KILN_… that make no sense are told of, once; names of others are shown without what would
+ * move a terminal's cursor about. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,8 +67,21 @@ static void test_once(void **state)
     assert_true(kiln_ok());
 }
 
+static void test_report(void **state)
+{
+    (void)state;
+    char text[2000] = "";
+    FILE *f = fmemopen(text, sizeof text, "w");
+    assert_null(kiln_safetensors_open("no\033[31m\xc2\x9b\x9b\x07such f\xc3\xafle\n"));
+    assert_int_equal(kiln_report(f), 1);
+    fclose(f);
+    assert_non_null(strstr(text, "no?[31m????such f\xc3\xafle"));
+    kiln_error_clear();
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values), cmocka_unit_test(test_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values), cmocka_unit_test(test_once),
+                                       cmocka_unit_test(test_report)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Files that the user names. What is read is a plain file, so that nothing hangs or goes on without end; what is written
- * takes nobody's place by mistake. */
+/* Files that the user names. What is read is a plain file, so that nothing hangs or goes on without end; what is
+ * written takes nobody's place by mistake. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -308,12 +308,13 @@ int recipe_check_images(const recipe *r, const kiln_data_info *data)
 char *recipe_meta(const recipe *r, const char *model)
 {
     char *shown = shown_text(model);
-    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:s, s:s, s:s}", "epochs",
-                          (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate", (json_int_t)r->accumulate,
-                          "warmup", (json_int_t)r->warmup, "early-stop", (json_int_t)r->early_stop, "seed",
-                          (json_int_t)r->seed, "lr", r->lr, "weight-decay", r->weight_decay, "momentum", r->momentum,
-                          "clip", r->clip, "ema", r->ema, "no-shuffle", (int)r->no_shuffle, "flip", (int)r->flip,
-                          "crop", (json_int_t)r->crop, "optim", r->optim, "schedule", r->schedule, "model", shown);
+    json_t *o =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:s, s:s, s:s}", "epochs",
+                  (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate", (json_int_t)r->accumulate,
+                  "warmup", (json_int_t)r->warmup, "early-stop", (json_int_t)r->early_stop, "seed", (json_int_t)r->seed,
+                  "lr", r->lr, "weight-decay", r->weight_decay, "momentum", r->momentum, "clip", r->clip, "ema", r->ema,
+                  "no-shuffle", (int)r->no_shuffle, "flip", (int)r->flip, "crop", (json_int_t)r->crop, "optim",
+                  r->optim, "schedule", r->schedule, "model", shown);
     free(shown);
     char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);

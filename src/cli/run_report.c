@@ -1,5 +1,5 @@
-/* What kiln inspect says about a run: what was trained on what and how, how far it came, how good it is, what there is. All
- * of it is read from the run's files, any of which may be missing, and may say anything. */
+/* What kiln inspect says about a run: what was trained on what and how, how far it came, how good it is, what there is.
+ * All of it is read from the run's files, any of which may be missing, and may say anything. */
 #define _GNU_SOURCE /* getline, vasprintf */
 #include <jansson.h>
 #include <math.h>
@@ -171,9 +171,10 @@ static void say_recipe(const saved *s)
     static const struct {
         const char *key, *says;
         double unless;
-    } more[] = {{"accumulate", "batches a step", 1}, {"warmup", "steps of warm-up", 0}, {"clip", "largest norm", 0},
-                {"ema", "average of weights", 0},    {"weight-decay", "weight decay", -1}, {"momentum", "momentum", -1},
-                {"early-stop", "epochs of patience", 0}, {"crop", "pixels shifted", 0}};
+    } more[] = {
+        {"accumulate", "batches a step", 1},     {"warmup", "steps of warm-up", 0},    {"clip", "largest norm", 0},
+        {"ema", "average of weights", 0},        {"weight-decay", "weight decay", -1}, {"momentum", "momentum", -1},
+        {"early-stop", "epochs of patience", 0}, {"crop", "pixels shifted", 0}};
     char *optim = meta_text(s->train, "optim", "?"), *schedule = meta_text(s->train, "schedule", "?");
     row("recipe", "%s at %g, %s; batch %.0f, seed %.0f", optim, meta_number(s->train, "lr", NAN), schedule,
         meta_number(s->train, "batch", NAN), meta_number(s->train, "seed", NAN));
@@ -215,9 +216,12 @@ static void say_epoch(const char *name, const json_t *epoch)
         const json_t *from;
         const char *key, *format;
         double times;
-    } parts[] = {{train, "loss", ", loss %.4f", 1},         {train, "accuracy", ", accuracy %.2f %%", 100},
-                 {train, "perplexity", ", perplexity %.2f", 1}, {test, "loss", "; test loss %.4f", 1},
-                 {test, "accuracy", ", accuracy %.2f %%", 100}, {test, "perplexity", ", perplexity %.2f", 1}};
+    } parts[] = {{train, "loss", ", loss %.4f", 1},
+                 {train, "accuracy", ", accuracy %.2f %%", 100},
+                 {train, "perplexity", ", perplexity %.2f", 1},
+                 {test, "loss", "; test loss %.4f", 1},
+                 {test, "accuracy", ", accuracy %.2f %%", 100},
+                 {test, "perplexity", ", perplexity %.2f", 1}};
     char text[400];
     if (count_in(epoch, "epoch") < 0)
         return;

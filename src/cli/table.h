@@ -9,10 +9,10 @@ typedef enum table_format { TABLE_SCREEN, TABLE_CSV, TABLE_JSON } table_format;
 typedef struct table {
     FILE *out;
     table_format format;
-    bool classes;   /* predictions are classes with probabilities; otherwise errors */
-    bool labels;    /* samples have labels */
-    bool files;     /* rows are files, not samples of a data set */
-    int64_t rows;   /* so far */
+    bool classes; /* predictions are classes with probabilities; otherwise errors */
+    bool labels;  /* samples have labels */
+    bool files;   /* rows are files, not samples of a data set */
+    int64_t rows; /* so far */
     int64_t right;
 } table;
 

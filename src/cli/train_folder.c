@@ -194,7 +194,8 @@ static int begin_instead(const training *t)
 {
     if (holds_weights(t->folder)) {
         fail(EX_NOINPUT, "%s has no checkpoint to go on from, only weights: best.safetensors", t->folder);
-        hint("begin another run with them: --init %s --save FOLDER, and the --model and --data they belong to", t->folder);
+        hint("begin another run with them: --init %s --save FOLDER, and the --model and --data they belong to",
+             t->folder);
         return EX_NOINPUT;
     }
     if (!t->quiet)

@@ -15,7 +15,7 @@ typedef struct training {
     kiln_ema *ema;
     const char *folder;
     char *log, *curve;
-    saved kept;  /* of the run that is resumed: its newest checkpoint's weights, open until the network is built */
+    saved kept; /* of the run that is resumed: its newest checkpoint's weights, open until the network is built */
     char *kept_model, *kept_data, *kept_recipe; /* what it says about itself */
     char *moved, *moved_log;                    /* where the run that was in the folder, and the log, are now */
     bool quiet, resume, made_folder;
@@ -23,8 +23,8 @@ typedef struct training {
 
 /* ---- The folder ---- */
 
-/* Makes the folder of the run. One that is there is moved aside, unless the run is resumed; what the user named for this
- * run to read is never moved with it. */
+/* Makes the folder of the run. One that is there is moved aside, unless the run is resumed; what the user named for
+ * this run to read is never moved with it. */
 int folder_make(training *t);
 /* After an error: where nothing came to be in the new folder, or log, all is as it was before. */
 void folder_undo(training *t);

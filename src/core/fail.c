@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "core/environment.h"
+#include "core/printable.h"
 
 enum { TEXTS = 8, NOTICES = 4 };
 
@@ -134,14 +135,20 @@ void kiln_error_clear(void)
 
 int kiln_report(FILE *stream)
 {
-    for (const char *notice; (notice = kiln_next_notice());)
-        fprintf(stream, "kiln: note: %s\n", notice);
-    const kiln_error *e = kiln_last_error();
-    if (e->code == KILN_OK)
+    char text[sizeof((notes *)0)->notices[0]];
+    for (const char *notice; (notice = kiln_next_notice());) {
+        snprintf(text, sizeof text, "%s", notice);
+        kiln_make_printable(text);
+        fprintf(stream, "kiln: note: %s\n", text);
+    }
+    kiln_error e = *kiln_last_error(); /* a copy: names in it are shown as a terminal can take them */
+    if (e.code == KILN_OK)
         return 0;
-    fprintf(stream, "kiln: %s%s%s\n", e->operation, e->operation[0] ? ": " : "", e->message);
-    if (e->hint[0])
-        fprintf(stream, "  hint: %s\n", e->hint);
+    kiln_make_printable(e.message);
+    kiln_make_printable(e.hint);
+    fprintf(stream, "kiln: %s%s%s\n", e.operation, e.operation[0] ? ": " : "", e.message);
+    if (e.hint[0])
+        fprintf(stream, "  hint: %s\n", e.hint);
     return 1;
 }
 

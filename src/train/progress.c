@@ -9,6 +9,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "core/printable.h"
+
 void kiln_progress_value(kiln_progress_line *l, const char *name, double value)
 {
     if (l->count >= KILN_PROGRESS_VALUES)
@@ -262,28 +264,6 @@ void kiln_progress_close(kiln_progress *p)
     p->open = false;
 }
 
-/* Bytes of the character of UTF-8 at `c`; 1 for one that is none. */
-static int character_bytes(const unsigned char *c)
-{
-    int n = *c >= 0xc2 && *c < 0xe0 ? 2 : *c >= 0xe0 && *c < 0xf0 ? 3 : *c >= 0xf0 && *c < 0xf5 ? 4 : 1;
-    for (int i = 1; i < n; i++)
-        if ((c[i] & 0xc0) != 0x80)
-            return 1;
-    return n;
-}
-
-/* Names of files may hold what moves the cursor of a terminal about. */
-static void make_printable(char *text)
-{
-    int n;
-    for (unsigned char *c = (unsigned char *)text; *c; c += n) {
-        n = character_bytes(c);
-        bool control = n == 1 ? *c < ' ' || *c >= 0x7f : *c == 0xc2 && c[1] < 0xa0;
-        if (control)
-            memset(c, '?', (size_t)n);
-    }
-}
-
 void kiln_progress_note(kiln_progress *p, const char *format, ...)
 {
     if (!p->file)
@@ -294,7 +274,7 @@ void kiln_progress_note(kiln_progress *p, const char *format, ...)
     char text[KILN_PROGRESS_TEXT];
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    make_printable(text);
+    kiln_make_printable(text);
     fprintf(p->file, "%s\n", text);
     fflush(p->file);
 }
