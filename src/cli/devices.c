@@ -7,8 +7,10 @@ enum { INDENT = 10, WIDTH = 80, LIBRARIES = 16 };
 static const option options[] = {{0}};
 
 /* A paragraph beside the column of names; what is wider than a screen goes on in the next line. */
-static void say_row(const char *name, const char *text)
+static void say_row(const char *name, const char *said)
 {
+    char *shown = shown_text(said);
+    const char *text = shown;
     int used = printf("%-*s", INDENT, name);
     while (*text) {
         int n = (int)strcspn(text, " ");
@@ -19,6 +21,7 @@ static void say_row(const char *name, const char *text)
         text += strspn(text, " ");
     }
     putchar('\n');
+    free(shown);
 }
 
 __attribute__((format(printf, 2, 3))) static void say_text(const char *name, const char *format, ...)

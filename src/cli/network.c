@@ -21,14 +21,19 @@ enum { BYTES_A_VALUE = 64, SLACK = 1 << 26 };
 
 static uint64_t bound_memory(const network *n, kiln_device device)
 {
-    kiln_memory_stats stats = {0};
-    if (!n->file || !kiln_memory_get_stats(device, &stats))
+    kiln_memory_stats before = {0}, now = {0};
+    if (!n->file || !kiln_memory_get_stats(device, &before))
         return 0;
-    uint64_t own = device == KILN_CPU ? SLACK : (uint64_t)16 * SLACK; /* a GPU's libraries take theirs */
-    uint64_t most = stats.in_use + stats.overhead + own + (uint64_t)n->values * BYTES_A_VALUE;
-    if (!stats.limit || most < stats.limit)
-        kiln_memory_set_limit(device, most);
-    return stats.limit;
+    /* A limit that holds nothing up makes a GPU be opened: only then is it known what it takes for itself. */
+    uint64_t any = before.limit ? before.limit : (uint64_t)1 << 62;
+    if (kiln_memory_set_limit(device, any) && kiln_memory_get_stats(device, &now)) {
+        uint64_t own = device == KILN_CPU ? SLACK : (uint64_t)16 * SLACK; /* libraries of a GPU take theirs */
+        uint64_t most = now.in_use + now.overhead + own + (uint64_t)n->values * BYTES_A_VALUE;
+        kiln_memory_set_limit(device, most < any ? most : any);
+    }
+    if (!kiln_ok())
+        kiln_error_clear(); /* then it is built without a bound */
+    return before.limit;
 }
 
 static void unbound_memory(const network *n, kiln_device device, uint64_t limit)
