@@ -358,6 +358,7 @@ static void test_predict_formats(void **state)
     expect(0, "shots/b.png", "$K predict seer shots/ own.png -o - --format json");
     assert_int_equal(count_lines(out), 5);
     expect(66, "no pictures in this folder", "mkdir -p bare; $K predict seer bare");
+    expect(66, "a folder of pictures comes behind the run", "$K predict shots");
     expect(64, "expected one of: csv json", "$K predict seer --format xml");
 }
 

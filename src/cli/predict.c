@@ -274,6 +274,8 @@ static int predict(const arguments *a)
     source data = {0};
     kiln_device device;
     int code = open_run(a, &n, a->count > 1 ? NULL : &data, &device);
+    if (code == EX_NOINPUT && a->count == 1 && path_is_folder(a->rest[0]))
+        hint("a folder of pictures comes behind the run: kiln predict " DEFAULT_RUN " %s", a->rest[0]);
     if (!code && n.tokens) {
         code = fail(EX_USAGE, "%s continues texts", n.name);
         hint("kiln generate %s", a->count ? a->rest[0] : "");
