@@ -226,7 +226,8 @@ static void test_loops(void **state)
         assert_true(kiln_ok() && kiln_device_wait(kiln_default_device()));
         kiln_optim_steps(n.o);
         if (core_memory() != memory)
-            fail_msg("loop %zu: %llu bytes, then %llu", k, (unsigned long long)memory, (unsigned long long)core_memory());
+            fail_msg("loop %zu: %llu bytes, then %llu", k, (unsigned long long)memory,
+                     (unsigned long long)core_memory());
         assert_int_equal(kiln_plan_cache_stats().misses, misses);
         assert_int_equal(kiln_thread_current->trace->nvalues, values);
         kiln_release(n.x);
@@ -276,7 +277,7 @@ static void test_put_aside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {core_test(test_read_in_a_step), core_test(test_backward_twice),
-                                       core_test(test_shared_trunk), core_test(test_kept_by_memory),
+                                       core_test(test_shared_trunk),   core_test(test_kept_by_memory),
                                        core_test(test_loops),          core_test(test_pending_for_ever),
                                        core_test(test_put_aside)};
     return CORE_MAIN(tests);

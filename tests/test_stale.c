@@ -643,6 +643,32 @@ static void test_capacity(void **state)
     assert_int_equal(kiln_plan_cache_stats().capacity, 256);
 }
 
+/* Plans are kept by what they take. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    kiln_plan_cache_set_capacity(0);
+    kiln_plan_cache_set_capacity(1000000);
+    int64_t limits[] = {1, 200000, 128 << 20}, most = 0;
+    for (int k = 0; k < 3; k++) {
+        kiln_plan_cache_set_bytes(limits[k]);
+        for (int length = 1; length < 100; length++) {
+            kiln_scope {
+                kiln_tensor *x = kiln_zeros(KILN_SHAPE(length), KILN_F32);
+                assert_near(kiln_item(kiln_sum_all(kiln_exp(x))), length, 1e-6);
+            }
+            kiln_plan_cache stats = kiln_plan_cache_stats();
+            assert_true(stats.plans == 1 || stats.bytes <= limits[k]);
+            assert_true(core_eager() || stats.bytes > 1000 * stats.plans); /* it is what they take, not a count */
+            most = stats.plans > most ? stats.plans : most;
+        }
+        assert_true(k == 0 ? most == 1 : most > 5);
+        assert_true(k != 2 || kiln_plan_cache_stats().plans >= 99);
+    }
+    assert_int_equal(kiln_plan_cache_stats().byte_capacity, 128 << 20);
+    kiln_plan_cache_set_capacity(256);
+}
+
 /* The least recently used plan goes first. */
 static void test_eviction(void **state)
 {
@@ -742,6 +768,7 @@ int main(void)
         core_test(test_dropout),
         core_test(test_random_twice),
         core_test(test_capacity),
+        core_test(test_bytes),
         core_test(test_eviction),
         core_test(test_many_plans),
         core_test(test_threads),

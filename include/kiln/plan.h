@@ -31,12 +31,15 @@ KILN_API bool kiln_plan_pending(kiln_plan_info *info);
  * results never get one. To look at a step without running it. */
 KILN_API void kiln_discard(void);
 
-/* How many plans this process keeps at most (256 at first), and counters. */
+/* Plans that this process keeps. When they take more host memory than `byte_capacity` (128 MiB at first), or are more
+ * than `capacity` (no limit at first), the least recently used ones are dropped; the newest one stays. */
 typedef struct kiln_plan_cache {
     int64_t plans, capacity, hits, misses;
+    int64_t bytes, byte_capacity;
 } kiln_plan_cache;
 KILN_API kiln_plan_cache kiln_plan_cache_stats(void);
-KILN_API void kiln_plan_cache_set_capacity(int64_t plans);
+KILN_API void kiln_plan_cache_set_capacity(int64_t plans); /* 0: keeps none */
+KILN_API void kiln_plan_cache_set_bytes(int64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -27,6 +27,7 @@ void *kiln_arena_take(kiln_arena *a, size_t count, size_t size)
         chunk->next = a->chunks;
         a->chunks = chunk;
         a->size = room;
+        a->total += room;
         a->used = 0;
     }
     void *p = (char *)(a->chunks + 1) + a->used;

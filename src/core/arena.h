@@ -8,6 +8,7 @@
 typedef struct kiln_arena {
     struct kiln_arena_chunk *chunks; /* newest first */
     size_t used, size;               /* of the newest */
+    size_t total;                    /* bytes of all */
 } kiln_arena;
 
 /* Zeroed memory, 16-byte aligned; NULL with an error when memory runs out. A count of 0 gives a valid pointer. */

@@ -50,6 +50,13 @@ void kiln_backend_dispose(kiln_plan *plan)
         table->dispose(dev, plan->exec);
 }
 
+size_t kiln_backend_held(const kiln_plan *plan)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(plan->device, &dev);
+    return table && table->held ? table->held(dev, plan->exec) : 0;
+}
+
 bool kiln_backend_runs_on(kiln_device device)
 {
     void *dev;

@@ -82,6 +82,9 @@ typedef struct kiln_device_table {
     void *(*lower)(void *dev, const kiln_plan *plan);
     void (*dispose)(void *dev, void *exec);
 
+    /* Host memory that it takes, by which plans that are not used any more are dropped. (optional: 0) */
+    size_t (*held)(void *dev, const void *exec);
+
     /* Starts the run and may return before it is done; the binding is copied if need be. The order of runs and copies
      * is that of the calls. A bad index stops the run before anything in a slot was written. */
     bool (*run)(void *dev, void *exec, const kiln_binding *binding);

@@ -10,7 +10,8 @@ size_t kiln_backend_workspace(kiln_device device, const kiln_kernel *kernel);
 /* Makes plan->exec; false with an error. */
 bool kiln_backend_lower(kiln_plan *plan);
 void kiln_backend_dispose(kiln_plan *plan);
-bool kiln_backend_runs_on(kiln_device device); /* a run returns before it is done */
+size_t kiln_backend_held(const kiln_plan *plan); /* host memory that what the device made of it takes */
+bool kiln_backend_runs_on(kiln_device device);   /* a run returns before it is done */
 bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding);
 
 /* A number that changes when plans for the device have to be made anew (how many threads share the work). */

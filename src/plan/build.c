@@ -107,8 +107,10 @@ kiln_plan *kiln_plan_build(kiln_trace *tr)
     kiln_arena_free(&d.scratch);
     /* Kernels fall back to something plainer when they cannot prepare. For want of memory that is an error: the same
      * step would give other bits, and need other workspace, than it does on other days. */
-    if (ok && kiln_backend_lower(p) && kiln_fail_count() == failures)
+    if (ok && kiln_backend_lower(p) && kiln_fail_count() == failures) {
+        p->held = (int64_t)(sizeof *p + p->pool.total + kiln_backend_held(p));
         return p;
+    }
     kiln_plan_unref(p);
     return NULL;
 }

@@ -1,5 +1,5 @@
-/* The plan cache: plans by hash, compared in full, the least recently used one dropped when there are too many. Shared
- * by all threads. */
+/* The plan cache: plans by hash, compared in full, the least recently used ones dropped when they take too much memory
+ * or are too many. Shared by all threads. */
 #include <pthread.h>
 #include <string.h>
 #include "plan/plan.h"
@@ -11,7 +11,7 @@ static struct {
     kiln_plan *buckets[BUCKETS];
     kiln_plan *newest, *oldest;
     kiln_plan_cache stats;
-} cache = {.lock = PTHREAD_MUTEX_INITIALIZER, .stats = {.capacity = 256}};
+} cache = {.lock = PTHREAD_MUTEX_INITIALIZER, .stats = {.capacity = INT64_MAX, .byte_capacity = 128 << 20}};
 
 static void unlink_plan(kiln_plan *p)
 {
@@ -27,11 +27,18 @@ static void link_newest(kiln_plan *p)
     cache.newest = p;
 }
 
-/* Takes the oldest plans out until at most `count` are left; returns them chained through `same`. */
-static kiln_plan *shrink(int64_t count)
+static bool is_too_much(const kiln_plan *room_for)
+{
+    int64_t plans = cache.stats.plans + (room_for != NULL), bytes = cache.stats.bytes + (room_for ? room_for->held : 0);
+    return plans > cache.stats.capacity || bytes > cache.stats.byte_capacity;
+}
+
+/* Takes the oldest plans out until what is left, and the one that room is wanted for, is not too much; returns them
+ * chained through `same`. */
+static kiln_plan *shrink(const kiln_plan *room_for)
 {
     kiln_plan *out = NULL;
-    while (cache.stats.plans > count) {
+    while (cache.oldest && is_too_much(room_for)) {
         kiln_plan *p = cache.oldest;
         kiln_plan **at = &cache.buckets[p->hash % BUCKETS];
         while (*at != p)
@@ -39,6 +46,7 @@ static kiln_plan *shrink(int64_t count)
         *at = p->same;
         unlink_plan(p);
         cache.stats.plans--;
+        cache.stats.bytes -= p->held;
         p->same = out;
         out = p;
     }
@@ -97,13 +105,14 @@ void kiln_plan_add(kiln_plan *p)
 {
     pthread_mutex_lock(&cache.lock);
     kiln_plan *dropped = NULL;
-    if (cache.stats.capacity > 0) {
-        dropped = shrink(cache.stats.capacity - 1);
+    if (cache.stats.capacity > 0) { /* the newest is kept however large it is: the next step is likely to be the same */
+        dropped = shrink(p);
         atomic_fetch_add(&p->refs, 1);
         p->same = cache.buckets[p->hash % BUCKETS];
         cache.buckets[p->hash % BUCKETS] = p;
         link_newest(p);
         cache.stats.plans++;
+        cache.stats.bytes += p->held;
     }
     pthread_mutex_unlock(&cache.lock);
     drop(dropped);
@@ -117,13 +126,23 @@ kiln_plan_cache kiln_plan_cache_stats(void)
     return stats;
 }
 
-void kiln_plan_cache_set_capacity(int64_t plans)
+static void set_limit(int64_t *limit, int64_t to)
 {
     pthread_mutex_lock(&cache.lock);
-    cache.stats.capacity = plans > 0 ? plans : 0;
-    kiln_plan *dropped = shrink(cache.stats.capacity);
+    *limit = to > 0 ? to : 0;
+    kiln_plan *dropped = shrink(NULL);
     pthread_mutex_unlock(&cache.lock);
     drop(dropped);
+}
+
+void kiln_plan_cache_set_capacity(int64_t plans)
+{
+    set_limit(&cache.stats.capacity, plans);
+}
+
+void kiln_plan_cache_set_bytes(int64_t bytes)
+{
+    set_limit(&cache.stats.byte_capacity, bytes);
 }
 
 /* Plans hold device resources; give them back before the devices go. */

@@ -113,6 +113,7 @@ typedef struct kiln_plan {
     int64_t role_bytes[KILN_ROLES]; /* what the step touches, by role */
 
     void *exec;                             /* what the device made of it */
+    int64_t held;                           /* bytes of host memory that it takes with that */
     struct kiln_plan *newer, *older, *same; /* the cache's lists */
     struct kiln_arena pool;                 /* all of the above arrays */
 } kiln_plan;

@@ -499,8 +499,21 @@ static void run_sum(void *context, int64_t part, int worker)
 
 /* ---- The state ---- */
 
+/* oneDNN keeps what it has generated for others to share: up to 1024 primitives, 60 MB of them after a few dozen
+ * plans. Some of them serve, since layers of a plan are often alike and each is set up twice. */
+enum { SHARED_PRIMITIVES = 256, ITS_DEFAULT = 1024 };
+static pthread_once_t bounded = PTHREAD_ONCE_INIT;
+
+static void bound_cache(void)
+{
+    int capacity = 0;
+    if (dnnl_get_primitive_cache_capacity(&capacity) == dnnl_success && capacity == ITS_DEFAULT)
+        dnnl_set_primitive_cache_capacity(SHARED_PRIMITIVES); /* somebody else's choice is left alone */
+}
+
 static bool set_up(state *s)
 {
+    pthread_once(&bounded, bound_cache);
     if (dnnl_engine_create(&s->engine, dnnl_cpu, 0) != dnnl_success ||
         dnnl_primitive_attr_create(&s->attr) != dnnl_success ||
         dnnl_primitive_attr_set_scratchpad_mode(s->attr, dnnl_scratchpad_mode_user) != dnnl_success)

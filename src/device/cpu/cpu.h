@@ -8,6 +8,7 @@ KILN_PLUGIN_API bool kiln_cpu_supports(void *dev, const kiln_op *op, kiln_dtype 
 KILN_PLUGIN_API size_t kiln_cpu_workspace(void *dev, const kiln_kernel *kernel);
 KILN_PLUGIN_API void *kiln_cpu_lower(void *dev, const kiln_plan *plan);
 KILN_PLUGIN_API void kiln_cpu_dispose(void *dev, void *exec);
+KILN_PLUGIN_API size_t kiln_cpu_held(void *dev, const void *exec);
 
 /* Runs all kernels with host addresses. A bad index ends the run at its kernel and is told in *bad. */
 KILN_PLUGIN_API void kiln_cpu_execute(const void *exec, const kiln_binding *binding, kiln_bad_index *bad);

@@ -1,6 +1,9 @@
 /* The CPU device: a plan becomes a list of kernel calls, run one after the other in the calling thread, each of them
  * spread over the worker threads. */
 #include "device/device.h"
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +101,10 @@ typedef struct exec {
     step *steps;
     int64_t nsteps;
 } exec;
+
+/* What a convolution's state takes with oneDNN's objects and the code generated for it: 61 KB on average in 164 plans of
+ * a small U-Net at other sizes (113 KB where nothing was shared through oneDNN's own cache). */
+enum { STATE_BYTES = 64 << 10 };
 
 static kiln_dtype first_dtype(const kiln_kernel *k)
 {
@@ -205,6 +212,16 @@ void *kiln_cpu_lower(void *dev, const kiln_plan *plan)
     return NULL;
 }
 
+size_t kiln_cpu_held(void *dev, const void *p)
+{
+    (void)dev;
+    const exec *e = p;
+    size_t states = 0;
+    for (int64_t i = 0; i < e->nsteps; i++)
+        states += e->steps[i].state != NULL;
+    return sizeof *e + e->pool.total + states * STATE_BYTES;
+}
+
 /* ---- Running ---- */
 
 static void run_call(const step *s, const kiln_plan *plan, const kiln_binding *binding, int32_t number,
@@ -244,6 +261,15 @@ static bool cpu_run(void *dev, void *p, const kiln_binding *binding)
 }
 
 /* ---- The rest of the table ---- */
+
+/* Blocks that were freed stay with the C library's heap. */
+static void cpu_trim(void *dev)
+{
+    (void)dev;
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
 
 static int cpu_count(char *why, size_t size)
 {
@@ -338,9 +364,11 @@ const kiln_device_table kiln_cpu_table = {.version = KILN_DEVICE_VERSION,
                                           .release = cpu_release,
                                           .copy_in = cpu_copy_in,
                                           .copy_out = cpu_copy_out,
+                                          .trim = cpu_trim,
                                           .supports = kiln_cpu_supports,
                                           .workspace = kiln_cpu_workspace,
                                           .lower = kiln_cpu_lower,
                                           .dispose = kiln_cpu_dispose,
+                                          .held = kiln_cpu_held,
                                           .run = cpu_run,
                                           .wait = cpu_wait};

@@ -614,6 +614,7 @@ static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .workspace = kiln_cpu_workspace,
                                   .lower = sim_lower,
                                   .dispose = sim_dispose,
+                                  .held = kiln_cpu_held,
                                   .run = sim_run,
                                   .wait = sim_wait};
 
