@@ -14,6 +14,9 @@ kiln_tensor *kiln_fill_like(const kiln_tensor *x, int ndim, const int64_t *shape
  */
 kiln_tensor *kiln_as_strided(kiln_tensor *x, int ndim, const int64_t *shape, const int64_t *stride, int64_t offset);
 
+/* A dense copy of such a window, whose offset is a run-time number. */
+kiln_tensor *kiln_strided_copy(kiln_tensor *x, int ndim, const int64_t *shape, const int64_t *stride, double offset);
+
 /* Takes `n` random numbers from this thread's generator: floats[0] = seed, floats[1] = offset for a random_* node. */
 void kiln_random_take(int64_t n, double *seed_and_offset);
 

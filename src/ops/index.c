@@ -280,21 +280,21 @@ kiln_tensor *kiln_index_add(kiln_tensor *x, int dim, kiln_tensor *index, kiln_te
 /* ---- as_strided_add ---- */
 
 /* Zeros of the shape in the integers, with each element of g added at offset + Σ index·stride: what as_strided views
- * do, turned round. Integers: ndim, sizes, a stride for each dim of g, offset. */
+ * do, turned round. Integers: ndim, sizes, a stride for each dim of g, offset; or the offset is its only float. */
 static bool infer_as_strided_add(kiln_call *c)
 {
     const kiln_tensor *g = c->in[0];
     int64_t n = c->attrs.nints ? c->attrs.i[0] : -1;
-    if (!kiln_check_attr(c, n >= 0 && n <= KILN_MAX_DIMS && c->attrs.nints == n + g->ndim + 2,
+    if (!kiln_check_attr(c, n >= 0 && n <= KILN_MAX_DIMS && c->attrs.nints + c->attrs.nfloats == n + g->ndim + 2,
                          "%d integers: they must be ndim, the sizes, a stride for each dim of %s, the offset",
                          c->attrs.nints, kiln_shape_of(g)))
         return false;
     const int64_t *shape = c->attrs.i + 1, *stride = shape + n;
-    int64_t count = kiln_count((int)n, shape);
-    if (count < 0 || !kiln_view_fits(g->ndim, g->shape, stride, stride[g->ndim], count))
+    int64_t count = kiln_count((int)n, shape), offset = c->attrs.nfloats ? 0 : stride[g->ndim];
+    if (count < 0 || !kiln_view_fits(g->ndim, g->shape, stride, offset, count))
         return kiln_fail(KILN_E_SHAPE, c->op->name,
                          "%s with strides %s from element %lld on reaches outside the shape %s", kiln_shape_of(g),
-                         kiln_shape_text(g->ndim, stride), (long long)stride[g->ndim], kiln_shape_text((int)n, shape));
+                         kiln_shape_text(g->ndim, stride), (long long)offset, kiln_shape_text((int)n, shape));
     kiln_desc_set(&c->out[0], (kiln_dtype)g->dtype, (int)n, shape);
     return true;
 }
@@ -305,13 +305,15 @@ static bool grad_as_strided_add(kiln_grad_call *g)
         return true;
     const int64_t n = g->attrs->i[0], *stride = g->attrs->i + 1 + n;
     const kiln_tensor *x = g->in[0];
-    g->gin[0] = kiln_as_strided(g->gout[0], x->ndim, x->shape, stride, stride[x->ndim]);
+    g->gin[0] = g->attrs->nfloats ? kiln_strided_copy(g->gout[0], x->ndim, x->shape, stride, g->attrs->f[0])
+                                  : kiln_as_strided(g->gout[0], x->ndim, x->shape, stride, stride[x->ndim]);
     return g->gin[0] != NULL;
 }
 
 const kiln_op kiln_op_as_strided_add = {
     .name = "as_strided_add",
     .attrs = "ndim shape... stride... offset",
+    .place = KILN_PLACE_LAST,
     .cls = KILN_CLASS_INDEX,
     .dtypes = KILN_T_NUMBERS,
     .min_in = 1,
@@ -321,7 +323,8 @@ const kiln_op kiln_op_as_strided_add = {
     .cases =
         KILN_CASES{"x[3] | 1 6 1 2", "x[2,3] | 1 8 1 2 1", "x[3] | 2 3 3 4 0", "x[2,3] | 2 4 5 5 1 6",
                    "x[4,3] | 1 6 1 1 0", "x[2,4,3] | 2 2 9 9 2 1 0", "x[] | 1 3 2", "x[] | 0 0", "x[0,2] | 1 4 1 1 0",
-                   "x[0] | 2 0 3 1 0", "x[2,3] | 1 5 0 1 1", "x[3] | 1 6 -2 5", "x[40,30,5] | 2 40 40 40 1 2 2", NULL},
+                   "x[0] | 2 0 3 1 0", "x[2,3] | 1 5 0 1 1", "x[3] | 1 6 -2 5", "x[40,30,5] | 2 40 40 40 1 2 2",
+                   "x[3] | 1 6 1 | 2", "x[2,3] | 2 4 5 5 1 | 6", "x[] | 1 3 | 2", "x[30,4] | 2 40 40 40 2 | 71", NULL},
 };
 
 /* ---- one_hot ---- */

@@ -111,6 +111,15 @@ enum {
     KILN_READS_NOTHING = 32
 };
 
+/* Which integers say where a window begins. They are constants of a plan until they are seen to change (plan/vary.c).
+ */
+enum {
+    KILN_PLACE_NONE,
+    KILN_PLACE_SLICE,  /* the second says where it begins, the third where it ends */
+    KILN_PLACE_SECOND, /* the second */
+    KILN_PLACE_LAST    /* the last */
+};
+
 struct kiln_op {
     const char *name; /* PyTorch's */
     const char
@@ -125,6 +134,7 @@ struct kiln_op {
     bool checks_indices; /* can fail while it runs: its kernels come before anything a step writes */
     uint8_t grad_skips;  /* KILN_SKIPS_*: what its gradient does not look at */
     uint8_t grad_reads;  /* KILN_READS_*: what its gradient reads */
+    uint8_t place;       /* KILN_PLACE_* */
     double lo, hi;       /* where the test operands are drawn from; both 0 stand for -2 … 2 */
 
     /* The shape and dtype rule: checks c->in, normalises c->attrs, fills c->out. False with an error otherwise. */

@@ -2,7 +2,8 @@
 #include "ops/helpers.h"
 #include "ops/view.h"
 
-extern const kiln_op kiln_op_slice, kiln_op_select, kiln_op_unfold, kiln_op_diagonal, kiln_op_as_strided; /* window.c */
+extern const kiln_op kiln_op_slice, kiln_op_select, kiln_op_unfold, kiln_op_diagonal, kiln_op_as_strided,
+    kiln_op_strided_copy; /* window.c */
 
 /* The gradient of a view that only renames dims. */
 static bool grad_by_reshape(kiln_grad_call *g)
@@ -436,7 +437,8 @@ kiln_tensor *kiln_expand(kiln_tensor *x, int n, const int64_t *shape)
 }
 
 const kiln_op *const kiln_ops_view[] = {
-    &kiln_op_view,    &kiln_op_reshape, &kiln_op_flatten,   &kiln_op_permute,    &kiln_op_transpose,
-    &kiln_op_movedim, &kiln_op_squeeze, &kiln_op_unsqueeze, &kiln_op_expand,     &kiln_op_slice,
-    &kiln_op_select,  &kiln_op_unfold,  &kiln_op_diagonal,  &kiln_op_as_strided, NULL,
+    &kiln_op_view,      &kiln_op_reshape,    &kiln_op_flatten,      &kiln_op_permute,
+    &kiln_op_transpose, &kiln_op_movedim,    &kiln_op_squeeze,      &kiln_op_unsqueeze,
+    &kiln_op_expand,    &kiln_op_slice,      &kiln_op_select,       &kiln_op_unfold,
+    &kiln_op_diagonal,  &kiln_op_as_strided, &kiln_op_strided_copy, NULL,
 };

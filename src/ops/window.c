@@ -62,6 +62,7 @@ static bool infer_slice(kiln_call *c)
 const kiln_op kiln_op_slice = {
     KILN_VIEW_OP(slice),
     .attrs = "dim start end step",
+    .place = KILN_PLACE_SLICE,
     .infer = infer_slice,
     .grad = grad_of_dense_view,
     .cases =
@@ -94,6 +95,7 @@ static bool infer_select(kiln_call *c)
 const kiln_op kiln_op_select = {
     KILN_VIEW_OP(select),
     .attrs = "dim index",
+    .place = KILN_PLACE_SECOND,
     .infer = infer_select,
     .grad = grad_of_dense_view,
     .cases = KILN_CASES{"x[5] | 0 2", "x[3,4] | 0 -1", "x[3,4] | 1 0", "x[2,3,4] | 1 2", "x[2,0] | 0 1", "x[1] | -1 -1",
@@ -224,6 +226,7 @@ static bool grad_as_strided(kiln_grad_call *g)
 const kiln_op kiln_op_as_strided = {
     KILN_VIEW_OP(as_strided),
     .attrs = "ndim shape... stride... offset",
+    .place = KILN_PLACE_LAST,
     .infer = infer_as_strided,
     .grad = grad_as_strided,
     .cases =
@@ -246,4 +249,62 @@ kiln_tensor *kiln_as_strided(kiln_tensor *x, int ndim, const int64_t *shape, con
         a.i[a.nints++] = stride[d];
     a.i[a.nints++] = offset;
     return KILN_OP(as_strided, KILN_IN(kiln_contiguous(x)), &a);
+}
+
+/* ---- strided_copy ---- */
+
+/* A dense copy of what as_strided shows, with the offset as a run-time number: what a view becomes whose place changes
+ * from step to step (plan/vary.c). Whoever writes it sees to it that the window lies inside the operand. */
+static bool infer_strided_copy(kiln_call *c)
+{
+    int64_t n = c->attrs.nints ? c->attrs.i[0] : -1;
+    if (!kiln_check_attr(c, n >= 0 && n <= KILN_MAX_DIMS && c->attrs.nints == 2 * n + 1,
+                         "%d integers: they must be ndim, the sizes, the strides", c->attrs.nints) ||
+        !kiln_check_attr(
+            c,
+            kiln_view_fits((int)n, c->attrs.i + 1, c->attrs.i + 1 + n, 0, kiln_count(c->in[0]->ndim, c->in[0]->shape)),
+            "the window is larger than %s", kiln_shape_of(c->in[0])))
+        return false;
+    kiln_desc_set(&c->out[0], (kiln_dtype)c->in[0]->dtype, (int)n, c->attrs.i + 1);
+    return true;
+}
+
+static bool grad_strided_copy(kiln_grad_call *g)
+{
+    const kiln_tensor *x = g->in[0], *gy = g->gout[0];
+    if (!g->need[0] || !gy)
+        return true;
+    kiln_attrs a = {.nfloats = 1, .f = {g->attrs->f[0]}};
+    a.i[a.nints++] = x->ndim;
+    for (int d = 0; d < x->ndim; d++)
+        a.i[a.nints++] = x->shape[d];
+    for (int d = 0; d < gy->ndim; d++)
+        a.i[a.nints++] = g->attrs->i[1 + gy->ndim + d];
+    g->gin[0] = KILN_OP(as_strided_add, KILN_IN(g->gout[0]), &a);
+    return g->gin[0] != NULL;
+}
+
+const kiln_op kiln_op_strided_copy = {
+    .name = "strided_copy",
+    .attrs = "ndim shape... stride... | offset",
+    .cls = KILN_CLASS_INDEX,
+    .dtypes = KILN_T_ALL,
+    .min_in = 1,
+    .max_in = 1,
+    .infer = infer_strided_copy,
+    .grad = grad_strided_copy,
+    .cases = KILN_CASES{"x[6] | 2 2 3 3 1 | 0", "x[9] | 2 3 2 1 2 | 1", "x[8] | 1 3 2 | 3", "x[2,4] | 2 2 3 0 1 | 4",
+                        "x[5] | 0 | 3", "x[4] | 2 0 3 1 1 | 0", "x[0] | 1 0 1 | 0", "x[80] | 3 5 4 3 7 2 9 | 9",
+                        "x[40,33] | 2 33 40 1 33 | 0", NULL},
+};
+
+kiln_tensor *kiln_strided_copy(kiln_tensor *x, int ndim, const int64_t *shape, const int64_t *stride, double offset)
+{
+    kiln_attrs a = {.nfloats = 1, .f = {offset}};
+    a.i[a.nints++] = ndim;
+    for (int d = 0; d < ndim; d++)
+        a.i[a.nints++] = shape[d];
+    for (int d = 0; d < ndim; d++)
+        a.i[a.nints++] = stride[d];
+    return KILN_OP(strided_copy, KILN_IN(x), &a);
 }

@@ -76,7 +76,7 @@ void kiln_plan_unref(kiln_plan *plan)
 
 static bool run_passes(kiln_draft *d)
 {
-    if (!kiln_draft_expand(d) || !kiln_draft_import(d) || !kiln_draft_merge(d))
+    if (!kiln_draft_vary(d) || !kiln_draft_expand(d) || !kiln_draft_import(d) || !kiln_draft_merge(d))
         return false;
     d->plan->nnodes = d->nnodes;
     kiln_draft_prune(d);
@@ -86,7 +86,7 @@ static bool run_passes(kiln_draft *d)
     return true;
 }
 
-kiln_plan *kiln_plan_build(kiln_trace *tr)
+kiln_plan *kiln_plan_build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild)
 {
     kiln_plan *p = kiln_alloc_zero(1, sizeof *p);
     if (!p)
@@ -98,11 +98,15 @@ kiln_plan *kiln_plan_build(kiln_trace *tr)
     p->noutputs = (int32_t)tr->nkept;
     p->nscalars = (int32_t)tr->nfloats - tr->first_float;
     p->code = KILN_ARENA_NEW(&p->pool, int64_t, tr->ncode);
-    kiln_draft d = {.tr = tr, .plan = p, .pool = &p->pool};
+    p->wild = KILN_ARENA_NEW(&p->pool, kiln_wild, nwild);
+    p->nwild = nwild;
+    kiln_draft d = {.tr = tr, .plan = p, .pool = &p->pool, .wild = wild, .nwild = nwild};
     uint64_t failures = kiln_fail_count();
-    bool ok = p->code != NULL;
+    bool ok = p->code && p->wild;
     if (ok)
         memcpy(p->code, tr->code, (size_t)tr->ncode * sizeof *p->code);
+    if (ok && nwild)
+        memcpy(p->wild, wild, (size_t)nwild * sizeof *p->wild);
     ok = ok && run_passes(&d);
     kiln_arena_free(&d.scratch);
     /* Kernels fall back to something plainer when they cannot prepare. For want of memory that is an error: the same

@@ -44,6 +44,8 @@ typedef struct kiln_draft {
     kiln_arena scratch;   /* gone when the plan is finished */
     kiln_arena *pool;     /* the plan's own */
     kiln_plan *plan;
+    const kiln_wild *wild; /* words of the code that are to be run-time numbers */
+    int64_t nwild;
     int32_t nimports, nvalues, nnodes;
     kiln_draft_value *values;
     bool *node_live;
@@ -85,6 +87,7 @@ bool kiln_draft_in_order(const kiln_draft *d, int32_t value);
 
 int64_t kiln_draft_numel(const kiln_value *v);
 
+bool kiln_draft_vary(kiln_draft *d);    /* offsets become run-time numbers */
 bool kiln_draft_expand(kiln_draft *d);  /* writes out programs */
 bool kiln_draft_import(kiln_draft *d);  /* numbers values, finds what must be kept */
 bool kiln_draft_merge(kiln_draft *d);   /* common subexpressions, copies that need not be made */

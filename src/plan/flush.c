@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "plan/backend.h"
+#include "plan/code.h"
 #include "plan/rerun.h"
 #include "tensor/memory.h"
 
@@ -47,7 +48,7 @@ static bool finish_code(kiln_trace *tr)
 {
     if (!KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 6 + tr->nkept + 2 * tr->ncommits))
         return false;
-    kiln_trace_put(tr, INT64_MIN + 2);
+    kiln_trace_put(tr, KILN_CODE_END);
     kiln_trace_put(tr, tr->device);
     kiln_trace_put(tr, kiln_backend_generation(tr->device));
     kiln_trace_put(tr, tr->tf32 = kiln_get_tf32());
@@ -63,6 +64,35 @@ static bool finish_code(kiln_trace *tr)
     return true;
 }
 
+/* So many steps in a row that were each planned anew are no beginning any more. */
+enum { MANY_FRESH = 50 };
+
+static void notice_fresh_steps(kiln_trace *tr)
+{
+    char what[120];
+    kiln_plan *before = tr->fresh_steps >= MANY_FRESH && !tr->told_fresh && !tr->eager ? kiln_plan_newest() : NULL;
+    if (!before)
+        return;
+    kiln_code_difference(before->code, before->ncode, tr->code, tr->ncode, what, sizeof what);
+    kiln_plan_unref(before);
+    kiln_notice(
+        "the last %d steps each made a new plan, which takes longer than running one that is there. They differ "
+        "in %s",
+        tr->fresh_steps, what);
+    tr->told_fresh = true;
+}
+
+/* A new plan; offsets in which it differs from an older one come with each run from now on. */
+static kiln_plan *make_plan(kiln_trace *tr, const kiln_wild *wild, int64_t nwild)
+{
+    notice_fresh_steps(tr);
+    kiln_plan *p = kiln_plan_build(tr, wild, nwild);
+    if (p)
+        kiln_plan_add(p);
+    tr->planned = true;
+    return p;
+}
+
 static kiln_plan *get_plan(kiln_trace *tr, bool *found)
 {
     kiln_plan *p = kiln_plan_find_newest(tr->code, tr->ncode);
@@ -70,9 +100,15 @@ static kiln_plan *get_plan(kiln_trace *tr, bool *found)
         tr->hash = kiln_hash_words(tr->code, tr->ncode);
         p = kiln_plan_find(tr->hash, tr->code, tr->ncode);
     }
+    kiln_wild *wild = NULL;
+    int64_t nwild = 0;
+    uint64_t failures = kiln_fail_count();
+    if (!p)
+        p = kiln_plan_find_alike(tr->code, tr->ncode, &wild, &nwild);
     *found = p != NULL;
-    if (!p && (p = kiln_plan_build(tr)))
-        kiln_plan_add(p);
+    if (!p && kiln_fail_count() == failures)
+        p = make_plan(tr, wild, nwild);
+    kiln_free(wild);
     return p;
 }
 
@@ -129,10 +165,26 @@ static void explain(const kiln_trace *tr, const kiln_plan *p)
     check_room(tr, p, left);
 }
 
+/* Puts the offsets of this run behind the segment's numbers; false with an error. */
+static bool list_offsets(kiln_trace *tr, const kiln_plan *p)
+{
+    if (!KILN_GROW(tr->floats, tr->floats_capacity, tr->nfloats + p->noffsets))
+        return false;
+    for (int32_t i = 0; i < p->noffsets; i++) {
+        const kiln_offset *o = &p->offsets[i];
+        const kiln_node *n = o->what == KILN_OFFSET_OF_IMPORT ? NULL : &tr->nodes[tr->first_node + o->number];
+        int64_t offset = o->what == KILN_OFFSET_OF_IMPORT ? tr->values[tr->imports[o->number]].offset
+                         : o->what == KILN_OFFSET_OF_VIEW ? tr->values[n->out].offset
+                                                          : tr->ints[n->ints + n->nints - 1];
+        tr->floats[tr->nfloats + i] = (double)offset; /* exact: no tensor has 2^53 elements */
+    }
+    return true;
+}
+
 static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
 {
-    kiln_block arena;
-    bool was_ok = kiln_ok(), ok = take_memory(tr, p, &arena);
+    kiln_block arena = {0};
+    bool was_ok = kiln_ok(), ok = list_offsets(tr, p) && take_memory(tr, p, &arena);
     if (ok && kiln_backend_runs_on(p->device))
         ok = (*running = kiln_run_new()) != NULL;
     if (ok) {

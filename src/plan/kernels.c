@@ -263,11 +263,32 @@ static bool kernel_of_node(writer *w, int32_t number, kiln_kernel *k)
     return true;
 }
 
-static bool write_kernel(writer *w, int32_t number, kiln_kernel *k)
+/* An assignment to a part of a slot need not touch the rest, under the same conditions as above: nobody reads the old
+ * contents afterwards, not even a step that is called off. */
+static bool may_put_in_place(const writer *w, const kiln_node *n, const kiln_kernel *k)
 {
+    extern const kiln_op kiln_op_as_strided_put;
+    const kiln_draft_value *x = &w->d->values[kiln_draft_of(w->d, n->out)];
+    if (n->op != &kiln_op_as_strided_put || !x->commits || x->buffer >= 0)
+        return false;
+    int32_t now = w->d->ngroups - 1 - w->group, slot = w->slot_buffer[x->slot];
+    const kiln_operand *base = &k->in[0];
+    return w->slot_read[x->slot] <= now && w->last_check <= now && base->buffer == slot && k->in[1].buffer != slot &&
+           base->dense && !base->offset && bytes_of(x->v) == w->p->buffers[slot].bytes;
+}
+
+static bool write_kernel(writer *w, int32_t group, kiln_kernel *k)
+{
+    int32_t number = w->d->groups[group].last;
     const kiln_node *n = kiln_draft_node(w->d, number);
+    w->group = group;
     if (!kernel_of_node(w, number, k))
         return false;
+    if (may_put_in_place(w, n, k)) {
+        kiln_draft_value *x = &w->d->values[kiln_draft_of(w->d, n->out)];
+        x->buffer = slot_buffer(w, x->slot);
+        k->commits = true;
+    }
     k->nout = n->nout;
     for (int j = 0; j < n->nout; j++)
         k->out[j] = window(w, kiln_draft_of(w->d, n->out + j));
@@ -455,8 +476,7 @@ bool kiln_draft_kernels(kiln_draft *d)
         kiln_kernel *k = &w.p->kernels[w.p->nkernels];
         k->workspace = -1;
         k->tf32 = d->tr->tf32;
-        bool ok = d->groups[group].work == KILN_WORK_GROUP ? write_group(&w, group, k)
-                                                           : write_kernel(&w, d->groups[group].last, k);
+        bool ok = d->groups[group].work == KILN_WORK_GROUP ? write_group(&w, group, k) : write_kernel(&w, group, k);
         if (!ok)
             return false;
         w.p->nkernels++;

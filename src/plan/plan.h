@@ -92,8 +92,22 @@ typedef struct kiln_kernel {
     int32_t workspace; /* buffer, -1: none */
     int64_t flops, bytes;
     bool tf32;    /* products of f32 may round their operands to TF32 */
-    bool commits; /* its group stores to a slot */
+    bool commits; /* it stores to a slot */
 } kiln_kernel;
+
+/* A word of the code that may be any offset. `end`: where a slice ends, as far behind the word before it as ever. */
+typedef struct kiln_wild {
+    int64_t at;
+    bool end;
+} kiln_wild;
+
+/* An offset that comes with each run: of which import, view or node of the segment (a node has it as its last integer).
+ */
+typedef enum kiln_offset_of { KILN_OFFSET_OF_IMPORT, KILN_OFFSET_OF_VIEW, KILN_OFFSET_OF_NODE } kiln_offset_of;
+typedef struct kiln_offset {
+    kiln_offset_of what;
+    int32_t number;
+} kiln_offset;
 
 typedef struct kiln_plan {
     atomic_int refs;
@@ -101,21 +115,26 @@ typedef struct kiln_plan {
     uint64_t hash;
     int64_t *code; /* what it was made from, to compare in full */
     int64_t ncode;
+    kiln_wild *wild; /* words of the code that may be any offsets, in order */
+    int64_t nwild;
+    uint64_t alike_hash; /* of the code without offsets */
 
     int64_t nnodes;
     int64_t nkernels, nbuffers;
     kiln_kernel *kernels;
     kiln_buffer *buffers;
     int32_t nslots, noutputs, nscalars;
+    int32_t noffsets;      /* the last ones of the scalars */
+    kiln_offset *offsets;  /* what they are */
     int64_t *output_bytes; /* by output, rounded up as memory is taken */
     int64_t arena_bytes, all_output_bytes;
     int64_t flops, bytes;
     int64_t role_bytes[KILN_ROLES]; /* what the step touches, by role */
 
-    void *exec;                             /* what the device made of it */
-    int64_t held;                           /* bytes of host memory that it takes with that */
-    struct kiln_plan *newer, *older, *same; /* the cache's lists */
-    struct kiln_arena pool;                 /* all of the above arrays */
+    void *exec;                                     /* what the device made of it */
+    int64_t held;                                   /* bytes of host memory that it takes with that */
+    struct kiln_plan *newer, *older, *same, *alike; /* the cache's lists */
+    struct kiln_arena pool;                         /* all of the above arrays */
 } kiln_plan;
 
 /* One run: addresses and numbers that differ between runs. */
@@ -134,15 +153,22 @@ typedef struct kiln_bad_index {
 
 struct kiln_trace;
 
-/* Plans the pending segment of `tr`, whose kept values and commits are known, and lowers it. One reference; NULL with
- * an error. */
-kiln_plan *kiln_plan_build(struct kiln_trace *tr);
+/* Plans the pending segment of `tr`, whose kept values and commits are known, and lowers it. `wild`: words of its code,
+ * offsets, that come with each run. One reference; NULL with an error. */
+kiln_plan *kiln_plan_build(struct kiln_trace *tr, const kiln_wild *wild, int64_t nwild);
 void kiln_plan_unref(kiln_plan *plan);
 
 /* The cache. A found plan comes with a reference; an added one is shared from then on. */
 kiln_plan *kiln_plan_find(uint64_t hash, const int64_t *code, int64_t ncode);
 kiln_plan *kiln_plan_find_newest(const int64_t *code, int64_t ncode); /* if it was found or added last: needs no hash */
 void kiln_plan_add(kiln_plan *plan);
+
+/* A plan for the same code at other offsets. If there is none, but one whose code differs in offsets alone, *wild
+ * receives which words these are: `nwild` of them, to be freed. NULL, with an error only if memory ran out. */
+kiln_plan *kiln_plan_find_alike(const int64_t *code, int64_t ncode, kiln_wild **wild, int64_t *nwild);
+
+/* The plan that was found or added last, with a reference; NULL if there is none. */
+kiln_plan *kiln_plan_newest(void);
 
 /* The largest batch with which a step that does not fit into `left` bytes would; 0 when none is known to. *batch
  * receives the one it was recorded with. */

@@ -79,7 +79,7 @@ static bool keeps_nothing(const kiln_trace *tr, const kiln_plan *p)
     for (int64_t k = 0; k < tr->nkept; k++)
         if (tr->values[tr->kept[k]].storage->bytes)
             return false;
-    return p->noutputs == tr->nkept; /* more: a device that keeps buffers apart */
+    return p->noutputs == tr->nkept && !p->noffsets; /* more: a device that keeps buffers apart */
 }
 
 /* Places noted before something was flushed, or discarded, mean nothing. */

@@ -173,7 +173,7 @@ static bool import_value(kiln_trace *tr, int32_t value)
     v->number = -1 - v->import;
     tr->imports[tr->nimports++] = value;
     int64_t *word = tr->code + tr->ncode;
-    *word++ = INT64_MIN + 1; /* no operation has this address */
+    *word++ = KILN_CODE_IMPORT;
     *word++ = (int64_t)slot << 32 | v->dtype << 16 | v->ndim << 8 | (uint8_t)s->role;
     *word++ = (int64_t)s->bytes;
     *word++ = s->device;
@@ -423,6 +423,10 @@ void kiln_trace_scope_end(kiln_scope_kind kind, bool failed)
         kiln_trace_discard(tr);
     else
         kiln_flush(tr, outermost);
+    if (outermost) {
+        tr->fresh_steps = tr->planned ? tr->fresh_steps + 1 : 0;
+        tr->planned = false;
+    }
     if (outermost && tr->nnodes == tr->first_node && tr->nvalues)
         kiln_trace_clear(tr);
 }

@@ -48,6 +48,10 @@ typedef struct kiln_node {
     bool requires_grad;
 } kiln_node;
 
+/* Words of the code that begin what is not a node, whose first word is the address of its operation. */
+#define KILN_CODE_IMPORT (INT64_MIN + 1)
+#define KILN_CODE_END    (INT64_MIN + 2) /* behind it: device, settings, what is kept and assigned */
+
 typedef struct kiln_stretch kiln_stretch;
 
 typedef struct kiln_trace {
@@ -110,6 +114,9 @@ typedef struct kiln_trace {
     int walks;             /* gradients being written: they know values by number */
     bool eager;            /* KILN_EAGER=1: flush after each node */
     bool busy;             /* inside a flush */
+    bool planned;          /* since the step began, a plan had to be made */
+    int fresh_steps;       /* steps in a row that were so */
+    bool told_fresh;       /* that has been said */
     bool tf32;             /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
 
     struct kiln_rerun *watcher; /* who wants to run the pending step again; NULL: nobody */

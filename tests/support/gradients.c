@@ -8,7 +8,8 @@
 
 /* Operations with float results and nothing to differentiate by, or whose results are drawn anew each time. */
 static const char *const without_gradient[] = {
-    "full", "iota", "linspace", "eye", "random_uniform", "random_normal", "dropout", "to", "take_samples", NULL,
+    "full", "iota",         "linspace",         "eye", "random_uniform", "random_normal", "dropout",
+    "to",   "take_samples", "straight_through", NULL,
 };
 
 /* Operands that count as constants in the operation's definition. */

@@ -37,13 +37,9 @@ static void run_eye(ref_call *c)
 }
 
 const ref_entry ref_entries_create[] = {
-    {"full", run_full, 0},
-    {"iota", run_iota, 0},
-    {"linspace", run_linspace, 0},
-    {"eye", run_eye, 0},
-    {"random_uniform", NULL, 0},
-    {"random_normal", NULL, 0},
-    {"dropout", NULL, 0},
-    {"to", NULL, 0},
-    {NULL, NULL, 0},
+    {"full", run_full, 0},         {"iota", run_iota, 0},
+    {"linspace", run_linspace, 0}, {"eye", run_eye, 0},
+    {"random_uniform", NULL, 0},   {"random_normal", NULL, 0},
+    {"dropout", NULL, 0},          {"to", NULL, 0},
+    {"straight_through", NULL, 0}, {NULL, NULL, 0},
 };

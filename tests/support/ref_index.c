@@ -109,7 +109,7 @@ static void run_as_strided_add(ref_call *c)
     for (int64_t i = 0; i < out->count; i++)
         out->size[i] = 0;
     for (int64_t i = 0; i < g->count; i++) {
-        int64_t at = stride[g->ndim], index[KILN_MAX_DIMS];
+        int64_t at = c->attrs.nfloats ? (int64_t)c->attrs.f[0] : stride[g->ndim], index[KILN_MAX_DIMS];
         ref_unravel(g->ndim, g->shape, i, index);
         for (int d = 0; d < g->ndim; d++)
             at += index[d] * stride[d];
@@ -124,7 +124,7 @@ static void run_as_strided_put(ref_call *c)
     const ref_tensor *x = c->in[1];
     ref_tensor *out = copied(c);
     for (int64_t i = 0; i < x->count; i++) {
-        int64_t at = REF_INT(c, x->ndim), index[KILN_MAX_DIMS];
+        int64_t at = c->attrs.nfloats ? (int64_t)c->attrs.f[0] : REF_INT(c, x->ndim), index[KILN_MAX_DIMS];
         ref_unravel(x->ndim, x->shape, i, index);
         for (int d = 0; d < x->ndim; d++)
             at += index[d] * REF_INT(c, d);

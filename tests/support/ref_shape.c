@@ -230,7 +230,7 @@ static void run_as_strided(ref_call *c)
     ref_tensor *out = ref_out(c, 0, c->in[0]->dtype, n, shape);
     int64_t index[KILN_MAX_DIMS];
     for (int64_t i = 0; i < out->count; i++) {
-        int64_t at = stride[n];
+        int64_t at = c->attrs.nfloats ? (int64_t)c->attrs.f[0] : stride[n]; /* strided_copy has it as a float */
         ref_unravel(n, shape, i, index);
         for (int d = 0; d < n; d++)
             at += index[d] * stride[d];
@@ -429,6 +429,7 @@ const ref_entry ref_entries_shape[] = {
     {"unfold", run_unfold, 0},
     {"diagonal", run_diagonal, 0},
     {"as_strided", run_as_strided, 0},
+    {"strided_copy", run_as_strided, 0},
     {"flip", run_flip, 0},
     {"roll", run_roll, 0},
     {"repeat", run_repeat, 0},

@@ -102,8 +102,8 @@ typedef struct exec {
     int64_t nsteps;
 } exec;
 
-/* What a convolution's state takes with oneDNN's objects and the code generated for it: 61 KB on average in 164 plans of
- * a small U-Net at other sizes (113 KB where nothing was shared through oneDNN's own cache). */
+/* What a convolution's state takes with oneDNN's objects and the code generated for it: 61 KB on average in 164 plans
+ * of a small U-Net at other sizes (113 KB where nothing was shared through oneDNN's own cache). */
 enum { STATE_BYTES = 64 << 10 };
 
 static kiln_dtype first_dtype(const kiln_kernel *k)

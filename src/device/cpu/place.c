@@ -324,7 +324,7 @@ void kiln_cpu_as_strided_add(const kiln_cpu_call *c)
     const int64_t *stride = c->ints + 1 + c->ints[0];
     copying zero = {.to = y->data, .bytes = count_of(y) * (int64_t)kiln_dtype_size(y->dtype)};
     kiln_parallel(chunks_of(zero.bytes), zero_chunk, &zero);
-    adding a = {.call = c, .offset = stride[g->ndim]};
+    adding a = {.call = c, .offset = c->nfloats ? (int64_t)c->floats[0] : stride[g->ndim]}; /* or with each run */
     if (count_of(g) == 0)
         return;
     group_dims(&a, stride);

@@ -193,5 +193,6 @@ extern "C" const kiln_cuda_kernel kiln_cuda_kernels_index[] = {
     {"constant_pad", KILN_CUDA_ALL, kiln_cuda_constant_pad, NULL},
     {"as_strided_add", ADDED, kiln_cuda_as_strided_add, NULL},
     {"as_strided_put", KILN_CUDA_ALL, kiln_cuda_as_strided_put, NULL},
+    {"strided_copy", KILN_CUDA_ALL, kiln_cuda_strided_copy, NULL},
     {NULL, 0, NULL, NULL},
 };

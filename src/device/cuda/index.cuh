@@ -81,5 +81,6 @@ bool kiln_cuda_cat(const kiln_cuda_call *c);
 bool kiln_cuda_constant_pad(const kiln_cuda_call *c);
 bool kiln_cuda_as_strided_add(const kiln_cuda_call *c);
 bool kiln_cuda_as_strided_put(const kiln_cuda_call *c);
+bool kiln_cuda_strided_copy(const kiln_cuda_call *c);
 
 #endif

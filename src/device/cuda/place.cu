@@ -1,4 +1,4 @@
-/* cat, constant_pad, as_strided_add and as_strided_put: elements go to places that shapes and integers tell. Each
+/* cat, constant_pad, as_strided_add, as_strided_put and strided_copy: elements go to places that shapes and integers tell. Each
  * element of a result is made by one thread, which finds what it is made of. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -177,40 +177,42 @@ static __device__ __forceinline__ void find_from(const window &w, int64_t rest, 
     }
 }
 
+/* `begin`: where the window begins in this run, if that is not part of the plan. */
 template <int MOST, typename Found>
-static __device__ __forceinline__ void find_elements(const window &w, int64_t place, Found found)
+static __device__ __forceinline__ void find_elements(const window &w, const double *begin, int64_t place, Found found)
 {
-    int64_t rest = place - w.offset;
+    int64_t rest = place - w.offset - (begin ? (int64_t)*begin : 0);
     if (!w.empty && rest >= 0 && (w.n > 0 || rest == 0))
         find_from<0, MOST>(w, rest, w.number, found);
 }
 
 template <typename T, int MOST>
 static __global__ void add_window(const T *__restrict__ x, T *__restrict__ y, const __grid_constant__ window w,
-                                  const int32_t *stop)
+                                  const double *begin, const int32_t *stop)
 {
     if (stop && *stop)
         return;
     KILN_CUDA_EACH(place, w.count)
     {
         T sum = 0;
-        find_elements<MOST>(w, place, [&](int64_t number) { sum = (T)(sum + x[number]); });
+        find_elements<MOST>(w, begin, place, [&](int64_t number) { sum = (T)(sum + x[number]); });
         y[place] = sum;
     }
 }
 
-/* Of several elements at one place the last counts. */
+/* Of several elements at one place the last counts. In place the rest stays as it is. */
 template <typename W, int MOST>
 static __global__ void put_window(const W *base, const W *__restrict__ x, W *y, const __grid_constant__ window w,
-                                  const int32_t *stop)
+                                  const double *begin, const int32_t *stop)
 {
     if (stop && *stop)
         return;
     KILN_CUDA_EACH(place, w.count)
     {
         int64_t last = -1;
-        find_elements<MOST>(w, place, [&](int64_t number) { last = number > last ? number : last; });
-        y[place] = last >= 0 ? x[last] : base[place];
+        find_elements<MOST>(w, begin, place, [&](int64_t number) { last = number > last ? number : last; });
+        if (last >= 0 || base != y)
+            y[place] = last >= 0 ? x[last] : base[place];
     }
 }
 
@@ -254,15 +256,21 @@ static window make_window(const kiln_cuda_operand *x, const int64_t *stride, int
 
 enum { FEW = 2 };
 
+/* Where a window begins that begins elsewhere in each run; NULL: it is the last integer. */
+static const double *begin_of(const kiln_cuda_call *c)
+{
+    return c->nfloats ? c->floats : NULL;
+}
+
 template <typename T> static void launch_add(const kiln_cuda_call *c, const window &w)
 {
     unsigned grid = kiln_cuda_grid(w.count, KILN_CUDA_BLOCK);
     const T *x = (const T *)c->in[0].data;
     T *y = (T *)c->out[0].data;
     if (w.n <= FEW)
-        add_window<T, FEW><<<grid, KILN_CUDA_BLOCK, 0, c->stream>>>(x, y, w, c->stop);
+        add_window<T, FEW><<<grid, KILN_CUDA_BLOCK, 0, c->stream>>>(x, y, w, begin_of(c), c->stop);
     else
-        add_window<T, KILN_MAX_DIMS><<<grid, KILN_CUDA_BLOCK, 0, c->stream>>>(x, y, w, c->stop);
+        add_window<T, KILN_MAX_DIMS><<<grid, KILN_CUDA_BLOCK, 0, c->stream>>>(x, y, w, begin_of(c), c->stop);
 }
 
 template <typename W> static void launch_put(const kiln_cuda_call *c, const window &w)
@@ -271,15 +279,16 @@ template <typename W> static void launch_put(const kiln_cuda_call *c, const wind
     const W *base = (const W *)c->in[0].data, *x = (const W *)c->in[1].data;
     W *y = (W *)c->out[0].data;
     if (w.n <= FEW)
-        put_window<W, FEW><<<grid, KILN_CUDA_BLOCK, 0, c->stream>>>(base, x, y, w, c->stop);
+        put_window<W, FEW><<<grid, KILN_CUDA_BLOCK, 0, c->stream>>>(base, x, y, w, begin_of(c), c->stop);
     else
-        put_window<W, KILN_MAX_DIMS><<<grid, KILN_CUDA_BLOCK, 0, c->stream>>>(base, x, y, w, c->stop);
+        put_window<W, KILN_MAX_DIMS><<<grid, KILN_CUDA_BLOCK, 0, c->stream>>>(base, x, y, w, begin_of(c), c->stop);
 }
 
 bool kiln_cuda_as_strided_add(const kiln_cuda_call *c)
 {
     const int64_t *stride = c->ints + 1 + c->ints[0];
-    window w = make_window(&c->in[0], stride, stride[c->in[0].ndim], kiln_cuda_count_of(&c->out[0]));
+    int64_t offset = c->nfloats ? 0 : stride[c->in[0].ndim];
+    window w = make_window(&c->in[0], stride, offset, kiln_cuda_count_of(&c->out[0]));
     if (w.count == 0)
         return true;
     switch (c->in[0].dtype) {
@@ -294,9 +303,62 @@ bool kiln_cuda_as_strided_add(const kiln_cuda_call *c)
 
 bool kiln_cuda_as_strided_put(const kiln_cuda_call *c)
 {
-    window w = make_window(&c->in[1], c->ints, c->ints[c->in[1].ndim], kiln_cuda_count_of(&c->out[0]));
+    int64_t offset = c->nfloats ? 0 : c->ints[c->in[1].ndim];
+    window w = make_window(&c->in[1], c->ints, offset, kiln_cuda_count_of(&c->out[0]));
     if (w.count == 0)
         return true;
     KILN_CUDA_BY_SIZE(kiln_dtype_size(c->out[0].dtype), launch_put, c, w);
+    return kiln_cuda_launched(c);
+}
+
+/* ---- strided_copy ---- */
+
+typedef struct lines { /* a dense result, and how far apart its elements lie in what it is copied from */
+    int n;
+    int64_t size[KILN_MAX_DIMS], step[KILN_MAX_DIMS], count;
+} lines;
+
+template <typename W>
+static __global__ void copy_lines(const W *__restrict__ x, W *__restrict__ y, const __grid_constant__ lines l,
+                                  const double *begin, const int32_t *stop)
+{
+    if (stop && *stop)
+        return;
+    const W *from = x + (int64_t)*begin;
+    KILN_CUDA_EACH(i, l.count)
+    {
+        int64_t rest = i, at = 0;
+        for (int d = 0; d < l.n; d++) { /* the last dim first */
+            at += rest % l.size[d] * l.step[d];
+            rest /= l.size[d];
+        }
+        y[i] = from[at];
+    }
+}
+
+template <typename W> static void launch_lines(const kiln_cuda_call *c, const lines &l)
+{
+    copy_lines<W><<<kiln_cuda_grid(l.count, KILN_CUDA_BLOCK), KILN_CUDA_BLOCK, 0, c->stream>>>(
+        (const W *)c->in[0].data, (W *)c->out[0].data, l, c->floats, c->stop);
+}
+
+bool kiln_cuda_strided_copy(const kiln_cuda_call *c)
+{
+    const kiln_cuda_operand *y = &c->out[0];
+    const int64_t *stride = c->ints + 1 + y->ndim;
+    lines l = {};
+    l.count = kiln_cuda_count_of(y);
+    for (int d = y->ndim - 1; d >= 0; d--) {
+        int64_t e = l.n - 1;
+        if (e >= 0 && l.step[e] * l.size[e] == stride[d]) {
+            l.size[e] *= y->shape[d]; /* goes on where the dim behind it ends */
+        } else if (y->shape[d] > 1) {
+            l.size[l.n] = y->shape[d];
+            l.step[l.n++] = stride[d];
+        }
+    }
+    if (l.count == 0)
+        return true;
+    KILN_CUDA_BY_SIZE(kiln_dtype_size(y->dtype), launch_lines, c, l);
     return kiln_cuda_launched(c);
 }
