@@ -57,7 +57,7 @@ static kiln_tensor *with_fixed_ones(kiln_tensor *data, kiln_tensor *w, int64_t a
     return kiln_matmul(kiln_cat(3, (kiln_tensor *[]){parts[2], parts[0], parts[1]}, 1), w);
 }
 
-static const function functions[] = {rows_of_data,   columns_of_data, one_row,         of_something_computed,
+static const function functions[] = {rows_of_data,   columns_of_data, one_row,        of_something_computed,
                                      view_of_a_view, repeated,        with_fixed_ones};
 enum { FUNCTIONS = sizeof functions / sizeof *functions };
 

@@ -320,6 +320,7 @@ static void test_replayed(void **state)
     skip_if_eager();
     trainer t = make_trainer("adam", (kiln_optim_options){.lr = 0.1});
     uint64_t allocations = 0;
+    core_use_up_handles();
     kiln_plan_cache_set_capacity(0);
     kiln_plan_cache_set_capacity(256);
     for (int i = 0; i < 8; i++) {

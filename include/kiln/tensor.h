@@ -67,6 +67,13 @@ KILN_API kiln_tensor *kiln_keep(kiln_tensor *t);
  * run then. */
 KILN_API void kiln_release(kiln_tensor *t);
 
+/* ---- Threads ----
+ * Each thread records and runs steps of its own; tensors that have a value may be used by all. While one thread trains
+ * others may read the same parameters: a step of theirs (what kiln_step encloses, if nothing is read inside) sees all
+ * of a training step or nothing of it. Two threads that assign to one tensor take turns: an assignment to what another
+ * thread has assigned to and not run yet is refused. What is pending in one thread cannot be used by another: call
+ * kiln_eval before handing it over. */
+
 /* ---- Making tensors from data ---- */
 
 /* A tensor of `ndim` dimensions on `device`, filled from `data` (row-major, copied at once). NULL data: zeros. */

@@ -54,6 +54,16 @@ static kiln_tensor *visit_in_scope(kiln_module *m, kiln_tensor *x)
     return y;
 }
 
+/* True if a scope of the program is open; where there is none, what is made would belong to nobody. */
+static bool has_program_scope(void)
+{
+    const kiln_thread *th = kiln_thread_state();
+    for (int64_t i = th ? th->nframes : 0; i-- > 0;)
+        if (th->frames[i].kind == KILN_SCOPE_PLAIN || th->frames[i].kind == KILN_SCOPE_STEP)
+            return true;
+    return false;
+}
+
 /* A program's own forward function may put tensors aside (a VAE its mean and variance): what it makes lives as long as
  * the program's scope, also when a layer of ours has called it. */
 static kiln_tensor *visit_guest(kiln_module *m, kiln_tensor *x)
@@ -71,7 +81,7 @@ kiln_tensor *kiln_forward(kiln_module *m, kiln_tensor *x)
             kiln_fail(KILN_E_ARGUMENT, "forward", m ? "x is NULL" : "the module is NULL");
         return NULL;
     }
-    if (m->layer->way == KILN_GUEST && !kiln_outside_scopes())
+    if (m->layer->way == KILN_GUEST && has_program_scope())
         return visit_guest(m, x);
     return (m->layer->way == KILN_DIRECT ? visit : visit_in_scope)(m, x);
 }

@@ -97,11 +97,4 @@ typedef struct kiln_visit {
 kiln_visit kiln_visit_begin(kiln_module *m, kiln_tensor *x);
 kiln_tensor *kiln_visit_end(kiln_module *m, const kiln_visit *v, kiln_tensor *y);
 
-/* True if the calling thread has no open scope: what is made then belongs to nobody. */
-static inline bool kiln_outside_scopes(void)
-{
-    const kiln_thread *th = kiln_thread_state();
-    return !th || th->nframes == 0;
-}
-
 #endif

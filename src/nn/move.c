@@ -10,12 +10,13 @@ static void redirect(kiln_tensor *t, const kiln_tensor *moved)
     kiln_storage *old = t->storage, *fresh = moved->storage;
     kiln_storage_ref(fresh);
     fresh->role = old->role;
-    fresh->version = fresh->memory_version = old->version + 1;
+    kiln_set_version(&fresh->version, old->version + 1);
+    kiln_set_version(&fresh->memory_version, old->version + 1);
     t->storage = fresh;
     t->device = fresh->device;
     t->offset = 0;
     kiln_dense_strides(t->ndim, t->shape, t->stride);
-    t->epoch = 0;
+    kiln_set_epoch(t, 0);
     t->value = -1;
     t->version = fresh->version;
     kiln_storage_unref(old);

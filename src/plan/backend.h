@@ -3,6 +3,7 @@
 #define KILN_PLAN_BACKEND_H
 
 #include "plan/plan.h"
+#include "tensor/share.h"
 
 /* Scratch bytes a kernel wants beside its operands. */
 size_t kiln_backend_workspace(kiln_device device, const kiln_kernel *kernel);
@@ -13,6 +14,17 @@ void kiln_backend_dispose(kiln_plan *plan);
 size_t kiln_backend_held(const kiln_plan *plan); /* host memory that what the device made of it takes */
 bool kiln_backend_runs_on(kiln_device device);   /* a run returns before it is done */
 bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding);
+
+/* The same in the turn of this thread, where runs are done by the threads that start them. */
+static inline bool kiln_backend_take_turn(const kiln_plan *plan, const kiln_binding *binding, kiln_turn turn)
+{
+    if (binding->run) /* the device does one after the other */
+        return kiln_backend_run(plan, binding);
+    kiln_turn_begin(turn);
+    bool ok = kiln_backend_run(plan, binding);
+    kiln_turn_end(turn);
+    return ok;
+}
 
 /* A number that changes when plans for the device have to be made anew (how many threads share the work). */
 int64_t kiln_backend_generation(kiln_device device);

@@ -181,6 +181,19 @@ static bool list_offsets(kiln_trace *tr, const kiln_plan *p)
     return true;
 }
 
+/* What the run does with tensors that other threads use. */
+static kiln_turn turn_of(const kiln_trace *tr)
+{
+    kiln_turn turn = KILN_TURN_ALONE;
+    for (int64_t i = 0; i < tr->nslots; i++)
+        if (kiln_storage_is_shared(tr->slots[i]))
+            turn = KILN_TURN_READS;
+    for (int64_t i = 0; turn != KILN_TURN_ALONE && i < tr->ncommits; i++)
+        if (kiln_storage_is_shared(tr->slots[tr->commit_slots[i]]))
+            return KILN_TURN_WRITES;
+    return turn;
+}
+
 static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
 {
     kiln_block arena = {0};
@@ -194,7 +207,7 @@ static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
             tr->addresses[p->nslots + i] = tr->blocks[i].address;
         kiln_binding b = {tr->addresses, tr->addresses + p->nslots, arena.address, tr->floats + tr->first_float,
                           *running};
-        ok = kiln_backend_run(p, &b);
+        ok = kiln_backend_take_turn(p, &b, *running ? KILN_TURN_ALONE : turn_of(tr));
     }
     if (arena.address)
         kiln_memory_give_arena(p->device, arena);
@@ -222,12 +235,12 @@ static void hand_over(kiln_trace *tr, kiln_run *running)
         s->address = s->block.address;
         s->has_memory = true;
         s->trace_refs = 0;
-        s->memory_version = s->version;
+        kiln_set_version(&s->memory_version, s->version);
         computed_by(s, running);
     }
     for (int64_t k = 0; k < tr->ncommits; k++) {
         kiln_storage *s = tr->values[tr->commits[k]].storage;
-        s->memory_version = s->version;
+        kiln_storage_assigned(s);
         if (!kiln_storage_computed(s)) /* a value after all; should this run fail, others keep the one they have */
             computed_by(s, running);
     }

@@ -226,14 +226,27 @@ static bool place_results(kiln_rerun *r)
     return true;
 }
 
+/* What the run does with tensors that other threads use. */
+static kiln_turn turn_of(const kiln_rerun *r)
+{
+    kiln_turn turn = KILN_TURN_ALONE;
+    for (int64_t i = 0; i < r->nslots; i++)
+        if (kiln_storage_is_shared(r->slots[i].storage))
+            turn = KILN_TURN_READS;
+    for (int64_t i = 0; turn != KILN_TURN_ALONE && i < r->ncommits; i++)
+        if (kiln_storage_is_shared(r->slots[r->commits[i]].storage))
+            return KILN_TURN_WRITES;
+    return turn;
+}
+
 static bool start(const kiln_rerun *r, kiln_run *running)
 {
     const kiln_plan *p = r->plan;
     kiln_block arena = {0};
     if (p->arena_bytes && !kiln_memory_take_arena(p->device, (size_t)p->arena_bytes, &arena))
         return false;
-    bool ok =
-        kiln_backend_run(p, &(kiln_binding){r->addresses, r->addresses + p->nslots, arena.address, r->floats, running});
+    kiln_binding b = {r->addresses, r->addresses + p->nslots, arena.address, r->floats, running};
+    bool ok = kiln_backend_take_turn(p, &b, running ? KILN_TURN_ALONE : turn_of(r));
     if (arena.address)
         kiln_memory_give_arena(p->device, arena);
     return ok;
@@ -250,7 +263,9 @@ bool kiln_rerun_run(kiln_rerun *r, kiln_storage *proof)
     }
     for (int64_t k = 0; k < r->ncommits; k++) {
         struct kiln_rerun_slot *slot = &r->slots[r->commits[k]];
-        slot->storage->memory_version = slot->version = ++slot->storage->version;
+        slot->version++;
+        kiln_set_version(&slot->storage->version, slot->version);
+        kiln_set_version(&slot->storage->memory_version, slot->version);
     }
     proof->has_memory = true;
     proof->run = running;

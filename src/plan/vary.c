@@ -1,10 +1,10 @@
-/* Offsets that change from run to run. A plan that is made where an earlier one differed in offsets alone takes these as
- * run-time numbers: it serves every place. That is a matter of rewriting the segment, in a copy, before anything else
- * is planned:
+/* Offsets that change from run to run. A plan that is made where an earlier one differed in offsets alone takes these
+ * as run-time numbers: it serves every place. That is a matter of rewriting the segment, in a copy, before anything
+ * else is planned:
  *
- * - A window whose place changes is copied out, by a kernel that is told where it begins, and whoever reads it reads the
- *   copy. The copy has its dims in the window's order in memory, so that kernels which choose by strides choose as they
- *   did.
+ * - A window whose place changes is copied out, by a kernel that is told where it begins, and whoever reads it reads
+ * the copy. The copy has its dims in the window's order in memory, so that kernels which choose by strides choose as
+ * they did.
  * - What is put or added at a changing place (assignments to views, gradients of views) is told where.
  *
  * All other offsets stay constants: the passes see that slices are disjoint, or aligned. */
@@ -18,10 +18,10 @@ typedef struct rewriting {
     kiln_draft *d;
     const kiln_trace *from;
     kiln_trace *to;
-    bool *moves;         /* by value: a window that begins elsewhere in each run */
-    bool *told;          /* by node of the segment: it is told where */
-    int32_t *copies;     /* by value: its copy; -1: none yet */
-    int32_t *wholes;     /* by slot: an import that shows all of it; -1: none yet */
+    bool *moves;          /* by value: a window that begins elsewhere in each run */
+    bool *told;           /* by node of the segment: it is told where */
+    int32_t *copies;      /* by value: its copy; -1: none yet */
+    int32_t *wholes;      /* by slot: an import that shows all of it; -1: none yet */
     kiln_storage nowhere; /* of the copies: nothing but its role is asked for */
     int32_t noffsets;
 } rewriting;

@@ -14,8 +14,21 @@ kiln_storage *kiln_storage_new(kiln_device device, size_t bytes)
         t->free_storages = (kiln_storage *)(uintptr_t)s->address;
     else if (!(s = kiln_alloc(1, sizeof *s)))
         return NULL;
-    *s = (kiln_storage){.device = device, .bytes = bytes};
-    atomic_init(&s->refs, 1);
+    atomic_init(&s->refs, 1); /* field by field: a struct of atomics is copied slowly */
+    s->trace_refs = 0;
+    s->device = device;
+    atomic_init(&s->version, 0);
+    atomic_init(&s->memory_version, 0);
+    s->has_memory = false;
+    atomic_init(&s->shared, false);
+    s->role = KILN_ROLE_DATA;
+    s->maker = t->number;
+    atomic_init(&s->writer, 0);
+    s->bytes = bytes;
+    s->address = 0;
+    s->block = (kiln_block){0};
+    s->run = NULL;
+    s->recipe = NULL;
     return s;
 }
 

@@ -35,7 +35,7 @@ kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim,
     t->scope = 0;
     t->value = -1;
     t->version = 0;
-    t->epoch = 0;
+    kiln_set_epoch(t, 0);
     t->storage = storage;
     t->extra = NULL;
     t->offset = offset;

@@ -52,10 +52,13 @@ typedef struct kiln_storage {
     atomic_int refs;
     int32_t trace_refs; /* how many of refs the trace holds while the value is pending */
     kiln_device device;
-    uint32_t version;        /* counts assignments recorded into it, so that other windows notice */
-    uint32_t memory_version; /* the version that its memory holds */
-    bool has_memory;         /* false while the value is pending */
-    int8_t role;             /* kiln_role */
+    atomic_uint version;        /* counts assignments recorded into it, so that other windows notice */
+    atomic_uint memory_version; /* the version that its memory holds. Other threads may look at both */
+    bool has_memory;            /* false while the value is pending */
+    atomic_bool shared;         /* threads other than its maker use it: see tensor/share.h */
+    int8_t role;                /* kiln_role */
+    uint32_t maker;             /* the number of the thread that made it */
+    atomic_uint writer;         /* of the one that has assigned to its memory, until that has run; 0: none */
     size_t bytes;
     kiln_address address; /* of the memory, where has_memory; the next one in a list of recycled storages */
     kiln_block block;
@@ -94,10 +97,10 @@ struct kiln_tensor {
     bool bare;          /* it was made outside any scope */
     uint8_t goes_up;    /* kiln_goes_up: what becomes of it when its scope, an inner one, ends */
     kiln_device device;
-    int32_t scope;    /* its place in the list of the scope that owns it, counted from 1; 0: none */
-    int32_t value;    /* its value in the trace of `epoch` */
-    uint32_t version; /* the storage's version that value stands for */
-    uint64_t epoch;   /* which trace of which thread; epochs are never reused */
+    int32_t scope;               /* its place in the list of the scope that owns it, counted from 1; 0: none */
+    int32_t value;               /* its value in the trace of `epoch` */
+    uint32_t version;            /* the storage's version that value stands for */
+    atomic_uint_least64_t epoch; /* which trace of which thread; epochs are never reused. Other threads may look */
     kiln_storage *storage;
     kiln_tensor_extra *extra;
     int64_t offset; /* in elements */
@@ -128,6 +131,16 @@ kiln_tensor *kiln_tensor_make(kiln_storage *storage, kiln_dtype dtype, int ndim,
                               const int64_t *stride, int64_t offset);
 kiln_tensor *kiln_tensor_ref(kiln_tensor *t);
 kiln_tensor_extra *kiln_tensor_extras(kiln_tensor *t); /* made on first use; NULL with an error */
+
+/* Nobody's order depends on these: that one thread sees another's is seen to elsewhere. */
+static inline void kiln_set_version(atomic_uint *version, uint32_t to)
+{
+    atomic_store_explicit(version, to, memory_order_relaxed);
+}
+static inline void kiln_set_epoch(kiln_tensor *t, uint64_t epoch)
+{
+    atomic_store_explicit(&t->epoch, epoch, memory_order_relaxed);
+}
 
 kiln_storage *kiln_storage_new(kiln_device device, size_t bytes); /* pending; one reference */
 static inline void kiln_storage_ref(kiln_storage *s)

@@ -133,6 +133,8 @@ kiln_thread *kiln_thread_make(void)
     kiln_thread *t = kiln_alloc_zero(1, sizeof *t);
     if (!t)
         return NULL;
+    static atomic_uint threads;
+    t->number = atomic_fetch_add(&threads, 1) + 1;
     t->default_device = KILN_CPU;
     t->grad_enabled = true;
     if (pthread_setspecific(key, t)) {

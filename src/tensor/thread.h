@@ -14,6 +14,7 @@ typedef struct kiln_scope_frame {
 struct kiln_trace;
 
 typedef struct kiln_thread {
+    uint32_t number;     /* of this thread, never given to another */
     kiln_tensor **owned; /* tensors of all open scopes, innermost last; NULL where one was kept or released */
     int64_t nowned, owned_capacity;
     kiln_scope_frame *frames;

@@ -6,6 +6,7 @@
 #include "ops/pointwise.h"
 #include "ops/view.h"
 #include "tensor/memory.h"
+#include "tensor/share.h"
 #include "trace/trace.h"
 
 extern const kiln_op kiln_op_assign, kiln_op_to_device, kiln_op_as_strided_put, kiln_op_straight_through;
@@ -161,12 +162,33 @@ static void hold_assigned(kiln_trace *tr, int32_t value, int32_t before)
     }
 }
 
+/* Until what is pending has run, no other thread may assign to the tensor: false with an error. */
+static bool claim(const kiln_thread *th, const kiln_tensor *to)
+{
+    kiln_storage *s = to->storage;
+    unsigned writer = 0;
+    kiln_storage_use(th, s);
+    if (!s->has_memory || s->writer == th->number || atomic_compare_exchange_strong(&s->writer, &writer, th->number))
+        return true;
+    kiln_fail(KILN_E_STATE, th->composing ? th->composing->name : "assign", "%s %s is being changed by another thread",
+              kiln_tensor_label(to, "the tensor"), kiln_shape_text(to->ndim, to->shape));
+    return kiln_hint("one thread may change a tensor while others read it; let the others wait, or give each its own");
+}
+
+/* Nothing was assigned after all. */
+static void unclaim(const kiln_thread *th, kiln_storage *s)
+{
+    if (s->writer == th->number && s->version == s->memory_version)
+        kiln_storage_unassigned(s);
+}
+
 /* Notes that `value` is what the destination's storage holds from now on. `recorded`: gradients know of it. */
 static void note_assigned(kiln_trace *tr, kiln_storage *s, int32_t value, bool recorded)
 {
     int32_t *newest = kiln_map_at(&tr->written, s);
     kiln_value *v = &tr->values[value];
-    v->version = ++s->version;
+    v->version = s->version + 1;
+    kiln_set_version(&s->version, v->version);
     v->unrecorded = !recorded;
     v->history = *newest;
     tr->overwrites += s->has_memory;
@@ -178,10 +200,18 @@ static void note_assigned(kiln_trace *tr, kiln_storage *s, int32_t value, bool r
 bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *to)
 {
     kiln_storage *bind[KILN_MAX_OUTPUTS];
-    for (int j = 0; j < c->nout; j++)
-        bind[j] = to[j]->storage;
-    if (!kiln_map_reserve(&tr->written, c->nout) || !kiln_trace_record(tr, c, to[0]->device, bind, NULL))
+    bool ok = kiln_map_reserve(&tr->written, c->nout) && kiln_trace_reserve_own(tr, c->nout);
+    int claimed = 0;
+    for (; ok && claimed < c->nout; claimed++) {
+        bind[claimed] = to[claimed]->storage;
+        if (!(ok = claim(kiln_thread_state(), to[claimed])))
+            break;
+    }
+    if (!ok || !kiln_trace_record(tr, c, to[0]->device, bind, NULL)) {
+        while (claimed-- > 0)
+            unclaim(kiln_thread_state(), bind[claimed]);
         return false;
+    }
     const kiln_node *n = &tr->nodes[tr->nnodes - 1];
     bool grad = n->requires_grad, enabled = kiln_thread_state()->grad_enabled;
     int32_t first = n->out;
@@ -281,7 +311,7 @@ static bool copy_across(const kiln_tensor *t, kiln_storage *to)
         uint64_t start = t->storage->address + (uint64_t)t->offset * kiln_dtype_size((kiln_dtype)t->dtype);
         to->has_memory = true;
         to->address = to->block.address;
-        ok = !to->bytes || (kiln_copy_out(t->device, bounce, start, to->bytes) &&
+        ok = !to->bytes || (kiln_trace_copy_out(t->storage, bounce, start, to->bytes) &&
                             kiln_copy_in(to->device, to->address, bounce, to->bytes));
     }
     kiln_free(bounce);

@@ -63,10 +63,10 @@ kiln_tensor *kiln_requires_grad(kiln_tensor *t, bool wanted)
         if (!tr || !kiln_flush(tr, false))
             return NULL;
         t->leaf = true;
-        t->epoch = 0;
+        kiln_set_epoch(t, 0);
     }
     if (t->requires_grad != wanted)
-        t->epoch = 0; /* its value in the trace, if it has one, is of the other kind */
+        kiln_set_epoch(t, 0); /* its value in the trace, if it has one, is of the other kind */
     t->requires_grad = wanted;
     if (t->storage->role == KILN_ROLE_DATA && wanted)
         t->storage->role = KILN_ROLE_PARAMETER;

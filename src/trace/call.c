@@ -183,15 +183,13 @@ bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln
         out[j] = NULL;
     if (nin < op->min_in || nin > KILN_MAX_INPUTS || (op->max_in >= op->min_in && nin > op->max_in && op->max_in > 0))
         return kiln_fail(KILN_E_ARGUMENT, op->name, "%d operands were given", nin);
-    for (int i = 0; i < nin; i++)
-        if (in[i] && !kiln_tensor_usable(in[i], op->name))
-            return false;
-    for (int i = 0; i < op->min_in || (op->max_in < 0 && i < nin); i++)
-        if (!in[i]) { /* the error that made it NULL is kept already; without one, NULL itself is the mistake */
-            if (kiln_ok())
-                kiln_fail(KILN_E_ARGUMENT, op->name, "operand %d is NULL", i + 1);
-            return false;
-        }
+    for (int i = 0; i < nin; i++) {
+        if (in[i] ? kiln_tensor_usable(in[i], op->name) : i >= op->min_in && op->max_in >= 0)
+            continue;
+        if (kiln_ok()) /* the error that made it NULL is kept already; without one, NULL itself is the mistake */
+            kiln_fail(KILN_E_ARGUMENT, op->name, "operand %d is NULL", i + 1);
+        return false;
+    }
     return call(op, in, nin, attrs, KILN_NO_DEVICE, out);
 }
 

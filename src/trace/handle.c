@@ -15,7 +15,8 @@ extern const kiln_op kiln_op_as_strided, kiln_op_straight_through;
 /* What a tensor from outside the trace holds. */
 static int32_t leaf_value(kiln_trace *tr, kiln_tensor *t)
 {
-    if (!KILN_GROW(tr->values, tr->values_capacity, tr->nvalues + 1) || !kiln_map_reserve(&tr->leaves, 1))
+    if (!KILN_GROW(tr->values, tr->values_capacity, tr->nvalues + 1) || !kiln_map_reserve(&tr->leaves, 1) ||
+        !kiln_trace_reserve_own(tr, 1))
         return -1;
     int32_t *known = kiln_map_at(&tr->leaves, t);
     if (*known >= 0 && tr->values[*known].storage == t->storage &&
@@ -141,7 +142,7 @@ static void point_at(kiln_trace *tr, kiln_tensor *t, int32_t value)
 {
     if (t->requires_grad && !t->leaf && t->epoch == tr->epoch)
         kiln_trace_hold(tr, t->value, -1);
-    t->epoch = tr->epoch;
+    kiln_set_epoch(t, tr->epoch);
     t->value = value;
     t->version = t->storage->version;
     if (is_parameter(t))
@@ -214,7 +215,7 @@ kiln_tensor *kiln_trace_handle_of(kiln_trace *tr, int32_t value, kiln_storage *s
     kiln_tensor *t = kiln_tensor_make(s, (kiln_dtype)v->dtype, v->ndim, v->shape, v->stride, v->offset);
     if (!t)
         return NULL;
-    t->epoch = tr->epoch;
+    kiln_set_epoch(t, tr->epoch);
     t->value = value;
     t->version = s->version; /* the handle means this value, also if the storage was assigned to since */
     t->leaf = false;

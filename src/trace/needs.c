@@ -104,14 +104,9 @@ static void spend(kiln_trace *tr)
 }
 
 /* Counts the references that the trace itself has to leaves' handles and to memory that was assigned to. */
-static bool count_own_references(kiln_trace *tr)
+static void count_own_references(kiln_trace *tr)
 {
-    int64_t leaves = 0;
-    for (int64_t i = 0; i < tr->nvalues; i++)
-        leaves += tr->values[i].leaf != NULL;
     kiln_map_clear(&tr->own);
-    if (!kiln_map_reserve(&tr->own, leaves + tr->nassigned))
-        return false;
     for (int64_t i = 0; i < tr->nvalues; i++)
         if (tr->values[i].assigned)
             *kiln_map_at(&tr->own, tr->values[i].storage) = 0;
@@ -124,7 +119,6 @@ static bool count_own_references(kiln_trace *tr)
             *count = *count < 0 ? 1 : *count + 1;
         }
     }
-    return true;
 }
 
 static bool is_only_ours(const kiln_trace *tr, const void *what, const atomic_int *refs)
@@ -148,7 +142,7 @@ static void let_go_of_handles(kiln_trace *tr)
             continue;
         kiln_trace_hold(tr, t->value, -1);
         t->requires_grad = false;
-        t->epoch = 0;
+        kiln_set_epoch(t, 0);
     }
 }
 
@@ -165,13 +159,33 @@ static void let_go_of_memory(kiln_trace *tr)
     }
 }
 
-bool kiln_trace_has_graph(kiln_trace *tr)
+/* A look at the whole trace takes as long as it has grown, so there is one when that much has happened since the last:
+ * at an eighth of it, no more than this is kept too long, and reading after each operation stays linear. */
+enum { LOOK_AT = 8 };
+
+static bool is_look_due(kiln_trace *tr, int64_t happened)
+{
+    tr->unlooked += happened;
+    if (!tr->nwalked && LOOK_AT * tr->unlooked < tr->nvalues)
+        return false;
+    tr->unlooked = 0;
+    return true;
+}
+
+static void look(kiln_trace *tr)
 {
     spend(tr);
-    if (tr->graph_handles && count_own_references(tr)) {
+    if (tr->graph_handles) {
+        count_own_references(tr);
         let_go_of_handles(tr);
         let_go_of_memory(tr);
     }
+}
+
+bool kiln_trace_has_graph(kiln_trace *tr)
+{
+    if (tr->graph_handles && is_look_due(tr, 1))
+        look(tr);
     return tr->graph_handles > 0;
 }
 
@@ -233,13 +247,15 @@ static bool copy_away(kiln_trace *tr, int32_t value)
 static bool save_overwritten(kiln_trace *tr)
 {
     int64_t values = tr->nvalues; /* copies add to them */
-    for (int64_t i = 0; i < values; i++) {
+    for (int64_t i = tr->overwrites ? 0 : tr->first_value; i < values && tr->graph_handles; i++) {
         kiln_value *v = &tr->values[i];
         const kiln_storage *s = v->storage;
         if (!v->needed || v->base != i || v->version == s->version)
             continue;
         bool pending = i >= tr->first_value && v->node >= 0;
-        if (pending ? !set_apart(v) : s->has_memory && v->version == s->memory_version && !copy_away(tr, (int32_t)i))
+        bool overwritten = s->has_memory && v->version == s->memory_version &&
+                           kiln_map_get(&tr->written, s) >= tr->first_value; /* by this segment */
+        if (pending ? !set_apart(v) : overwritten && !copy_away(tr, (int32_t)i))
             return false;
     }
     return true;
@@ -260,23 +276,40 @@ void kiln_trace_moved(kiln_trace *tr)
 
 /* ---- For a flush ---- */
 
-bool kiln_trace_mark_needed(kiln_trace *tr)
+/* All that gradients can read, from what they can start at. */
+static void mark_exactly(kiln_trace *tr)
 {
-    bool graph = kiln_trace_has_graph(tr);
+    look(tr);
     clear_marks(tr);
-    if (!graph)
-        return true;
-    for (int64_t i = 0; i < tr->nvalues; i++) {
+    for (int64_t i = 0; i < tr->nvalues && tr->graph_handles; i++) {
         kiln_value *v = &tr->values[i];
         v->reached = v->requires_grad && v->holders > 0 && !v->spent;
     }
-    reach_back(tr, true);
+    if (tr->graph_handles)
+        reach_back(tr, true);
+}
+
+/* What the segment's gradients would read, whether or not anybody can ask for them. */
+static void mark_segment(kiln_trace *tr)
+{
+    for (int64_t i = tr->first_node; i < tr->nnodes && tr->graph_handles; i++)
+        if (tr->nodes[i].requires_grad)
+            mark_reads(tr, &tr->nodes[i]);
+}
+
+bool kiln_trace_mark_needed(kiln_trace *tr)
+{
+    tr->looked = is_look_due(tr, tr->nnodes - tr->first_node);
+    if (tr->looked)
+        mark_exactly(tr);
+    else
+        mark_segment(tr);
     return save_overwritten(tr);
 }
 
 void kiln_trace_release_unneeded(kiln_trace *tr)
 {
-    for (int64_t i = 0; i < tr->first_value; i++) {
+    for (int64_t i = 0; i < tr->first_value && tr->looked; i++) {
         kiln_value *v = &tr->values[i];
         kiln_storage *s = v->storage;
         if (v->base != i || v->node < 0 || v->needed || !s->has_memory || atomic_load(&s->refs) > 1)

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/half.h"
 #include "tensor/memory.h"
+#include "tensor/share.h"
 #include "trace/trace.h"
 
 kiln_tensor *kiln_tensor_new(const void *data, kiln_dtype dtype, int ndim, const int64_t *shape, kiln_device device)
@@ -69,6 +70,16 @@ static kiln_tensor *computed(kiln_tensor *t, const char *who)
     return t;
 }
 
+bool kiln_trace_copy_out(kiln_storage *s, void *to, kiln_address from, size_t bytes)
+{
+    kiln_storage_use(kiln_thread_state(), s);
+    kiln_turn turn = kiln_storage_is_shared(s) ? KILN_TURN_READS : KILN_TURN_ALONE;
+    kiln_turn_begin(turn);
+    bool ok = kiln_copy_out(s->device, to, from, bytes);
+    kiln_turn_end(turn);
+    return ok;
+}
+
 bool kiln_read(kiln_tensor *t, void *out, size_t bytes)
 {
     if (!kiln_tensor_given(t, "read"))
@@ -81,7 +92,8 @@ bool kiln_read(kiln_tensor *t, void *out, size_t bytes)
     bool ok = false;
     kiln_inner_scope
         if ((t = computed(t, "read")))
-            ok = !bytes || kiln_copy_out(t->device, out, t->storage->address + (uint64_t)t->offset * size, bytes);
+            ok =
+                !bytes || kiln_trace_copy_out(t->storage, out, t->storage->address + (uint64_t)t->offset * size, bytes);
     return ok;
 }
 

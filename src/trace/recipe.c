@@ -95,7 +95,8 @@ static void adopt(kiln_tensor *t, const kiln_tensor *made)
 {
     kiln_storage *old = t->storage, *fresh = made->storage;
     kiln_storage_ref(fresh);
-    fresh->version = fresh->memory_version = old->version + 1;
+    kiln_set_version(&fresh->version, old->version + 1);
+    kiln_set_version(&fresh->memory_version, old->version + 1);
     t->storage = fresh;
     kiln_storage_unref(old);
 }

@@ -5,14 +5,16 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "tensor/scope.h"
+#include "tensor/share.h"
 #include "trace/stretch.h"
 
 /* Epochs tell traces apart, also those of different threads. */
 static atomic_uint_fast64_t next_epoch = 1;
 
+/* What a thread has not run when it ends has never happened. */
 static void trace_free(kiln_trace *tr)
 {
-    kiln_trace_clear(tr);
+    kiln_trace_discard(tr);
     kiln_map_free(&tr->leaves);
     kiln_map_free(&tr->slot_of);
     kiln_map_free(&tr->written);
@@ -80,7 +82,7 @@ void kiln_trace_clear(kiln_trace *tr)
         kiln_tensor_unref(v->leaf);
     }
     tr->nvalues = tr->nnodes = tr->noperands = tr->nints = tr->nfloats = 0;
-    tr->graph_handles = tr->nassigned = tr->nwalked = 0;
+    tr->graph_handles = tr->nassigned = tr->nwalked = tr->unlooked = 0;
     kiln_map_clear(&tr->leaves);
     kiln_map_clear(&tr->written);
     start_segment(tr);
@@ -91,7 +93,7 @@ void kiln_trace_discard(kiln_trace *tr)
     for (int64_t i = tr->first_value; i < tr->nvalues; i++) {
         const kiln_value *v = &tr->values[i];
         if (v->base == i && v->node >= 0 && v->storage->has_memory)
-            v->storage->version = v->storage->memory_version;
+            kiln_storage_unassigned(v->storage);
     }
     kiln_trace_settle_grads(tr, true);
     kiln_trace_clear(tr);
@@ -113,6 +115,7 @@ bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot)
     if (*known < 0) {
         *known = (int32_t)tr->nslots++;
         tr->slots[*known] = s;
+        kiln_storage_use(kiln_thread_state(), s);
     }
     *slot = *known;
     return true;
@@ -162,7 +165,10 @@ static bool import_value(kiln_trace *tr, int32_t value)
         return fail_given_up();
     if (!kiln_trace_has_value(s, NULL))
         return false;
-    if (tr->values[v->base].version != s->memory_version)
+    kiln_value *base = &tr->values[v->base];
+    if (base->node < 0 && !base->import_segment) /* first met just now: another thread may have been quick */
+        base->version = s->memory_version;
+    if (base->version != s->memory_version)
         return fail_overwritten(tr, v);
     int32_t slot;
     if (!KILN_GROW(tr->imports, tr->imports_capacity, tr->nimports + 1) || !kiln_trace_slot(tr, s, &slot) ||

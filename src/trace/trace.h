@@ -99,6 +99,8 @@ typedef struct kiln_trace {
     int64_t nreplaced, replaced_capacity;
     int64_t graph_handles; /* holders of values that need gradients and are not spent */
     int64_t nassigned;     /* values that are marked as assigned */
+    int64_t unlooked;      /* nodes recorded and questions asked since needs.c last looked at all values */
+    bool looked;           /* it did so for this flush */
     int64_t overwrites;    /* assignments of the segment to memory that is there */
     int32_t *walked;       /* where kiln_backward began since the last look at what is spent */
     int64_t nwalked, walked_capacity;
@@ -155,6 +157,13 @@ void kiln_trace_hold(kiln_trace *tr, int32_t value, int by);
 /* kiln_backward has gone through what the value was computed from; false with an error. */
 bool kiln_trace_walked(kiln_trace *tr, int32_t value);
 
+/* Makes room for counting the references to `more` further leaves or assigned values: a look needs no memory then, and
+ * cannot fail. False with an error. */
+static inline bool kiln_trace_reserve_own(kiln_trace *tr, int64_t more)
+{
+    return kiln_map_reserve(&tr->own, tr->leaves.count + tr->nassigned + more);
+}
+
 /* True if a gradient may still be asked for. */
 bool kiln_trace_has_graph(kiln_trace *tr);
 
@@ -209,6 +218,9 @@ int32_t kiln_trace_made_value(kiln_trace *tr, kiln_tensor *t); /* the same once 
 
 /* Computes the tensor, if it is one by recipe: an ordinary one from then on. False with an error. */
 bool kiln_trace_settle(kiln_tensor *t);
+
+/* Copies elements of a storage that has a value to the host, before or after what other threads do to it. */
+bool kiln_trace_copy_out(kiln_storage *s, void *to, kiln_address from, size_t bytes);
 
 /* Starts the next segment: all nodes so far have run. */
 void kiln_trace_next_segment(kiln_trace *tr);
