@@ -156,6 +156,125 @@ static void test_same_addresses(void **state)
     }
 }
 
+/* ---- What is kept ---- */
+
+enum { LITTLE = 16 << 20 }; /* that a pool may hold beside twice the most that was in use */
+
+static void take_and_give(kiln_device device, size_t bytes, int n)
+{
+    kiln_block blocks[64];
+    assert_true(n <= 64);
+    for (int i = 0; i < n; i++)
+        assert_true(kiln_memory_take(device, bytes, &blocks[i]));
+    for (int i = 0; i < n; i++)
+        kiln_memory_give(device, blocks[i]);
+}
+
+static void assert_bounded(kiln_device device, uint64_t most)
+{
+    kiln_memory_stats now = stats_of(device);
+    if (now.in_use + now.cached > 2 * most + LITTLE)
+        fail_msg("%llu bytes are held, though at most %llu were in use", (unsigned long long)(now.in_use + now.cached),
+                 (unsigned long long)most);
+}
+
+/* The same bytes in ever other pieces: blocks of one turn serve no other, and would pile up. */
+static void check_bound(kiln_device device)
+{
+    enum { ALL = 32 << 20 };
+    kiln_memory_trim(device);
+    kiln_memory_reset_peak(device);
+    uint64_t before = memory_in_use(device);
+    for (int turn = 0; turn < 3; turn++)
+        for (int n = 1; n <= 64; n *= 2) {
+            take_and_give(device, ALL / (size_t)n, n);
+            assert_int_equal(memory_in_use(device), before);
+            assert_bounded(device, before + ALL);
+        }
+    assert_int_equal(stats_of(device).peak, before + ALL);
+    assert_true(stats_of(device).cached > ALL); /* and yet much is kept */
+
+    kiln_memory_trim(device); /* from here on it is about what is in use now */
+    take_and_give(device, LITTLE, 1);
+    take_and_give(device, 2 * LITTLE, 1);
+    assert_int_equal(stats_of(device).cached, 3 * LITTLE);
+    take_and_give(device, LITTLE / 4, 8);
+    assert_int_equal(stats_of(device).cached, 5 * LITTLE);
+    take_and_give(device, LITTLE / 8, 16); /* pushes the first one out, and the second */
+    assert_int_equal(stats_of(device).cached, 4 * LITTLE);
+    kiln_memory_trim(device);
+    assert_int_equal(stats_of(device).cached, 0);
+}
+
+static void test_bound(void **state)
+{
+    (void)state;
+    int64_t used = control(0, KILN_SIM_FAIL_ALLOC, -1);
+    check_bound(KILN_CPU);
+    check_bound(sim0);
+    assert_int_equal(control(0, KILN_SIM_FAIL_ALLOC, -1), used); /* the device agrees */
+    assert_true(kiln_ok());
+}
+
+/* What was given back longest ago goes first. */
+static void test_oldest_goes_first(void **state)
+{
+    (void)state;
+    enum { EACH = 1 << 20 };
+    kiln_block a, b, large, small;
+    kiln_memory_trim(sim0);
+    assert_true(kiln_memory_take(sim0, EACH, &a) && kiln_memory_take(sim0, 2 * EACH, &b));
+    kiln_memory_give(sim0, b);
+    kiln_memory_give(sim0, a);
+    int64_t used = control(0, KILN_SIM_FAIL_ALLOC, -1);
+    assert_true(kiln_memory_take(sim0, 13 * EACH, &large));
+    kiln_memory_give(sim0, large);
+    assert_int_equal(control(0, KILN_SIM_FAIL_ALLOC, -1), used + 13 * EACH);
+    take_and_give(sim0, EACH / 4, 64);
+    take_and_give(sim0, EACH / 2, 32);
+    assert_int_equal(stats_of(sim0).cached, 48 * EACH); /* 16 were in use at most: as much as may be */
+    take_and_give(sim0, EACH / 8, 16);
+    assert_int_equal(stats_of(sim0).cached, 48 * EACH); /* b is gone */
+    assert_true(kiln_memory_take(sim0, EACH, &small));
+    assert_true(small.address == a.address);
+    kiln_memory_give(sim0, small);
+    kiln_memory_trim(sim0);
+    assert_true(kiln_ok());
+}
+
+/* A loop that needs the same each time asks the device no more, though it holds more than it ever uses at once. */
+static void check_steady(kiln_device device)
+{
+    uint64_t asked = 0;
+    kiln_memory_trim(device);
+    for (int turn = 0; turn < 20; turn++) {
+        take_and_give(device, 40 << 20, 1);
+        take_and_give(device, 3 << 20, 13);
+        take_and_give(device, 1000, 64);
+        if (turn == 0)
+            asked = stats_of(device).allocations;
+    }
+    assert_int_equal(stats_of(device).allocations, asked);
+    test_net net;
+    assert_true(net_make(&net, device, IN, HIDDEN, CLASSES, 1));
+    for (uint32_t i = 0; i < 40; i++) {
+        assert_true(net_step(&net, i % 2 ? BATCH : BATCH / 4, i));
+        if (i == 9)
+            asked = stats_of(device).allocations;
+    }
+    assert_int_equal(stats_of(device).allocations, asked);
+    net_free(&net);
+    kiln_memory_trim(device);
+}
+
+static void test_steady(void **state)
+{
+    (void)state;
+    check_steady(KILN_CPU);
+    check_steady(sim0);
+    assert_true(kiln_ok());
+}
+
 /* Steps of all sizes share one arena: what is kept for them is what the largest one needs. */
 static void test_arena_is_shared(void **state)
 {
@@ -509,6 +628,9 @@ int main(void)
         cmocka_unit_test_teardown(test_figures, restore),
         cmocka_unit_test_teardown(test_step_figures, restore),
         cmocka_unit_test_teardown(test_same_addresses, restore),
+        cmocka_unit_test_teardown(test_bound, restore),
+        cmocka_unit_test_teardown(test_oldest_goes_first, restore),
+        cmocka_unit_test_teardown(test_steady, restore),
         cmocka_unit_test_teardown(test_arena_is_shared, restore),
         cmocka_unit_test_teardown(test_scopes, restore),
         cmocka_unit_test_teardown(test_limit_on_tensors, restore),

@@ -66,7 +66,8 @@ KILN_API bool kiln_device_wait(kiln_device device);
 typedef struct kiln_memory_stats {
     uint64_t in_use;      /* held by tensors and running steps now */
     uint64_t peak;        /* the largest in_use since the last reset */
-    uint64_t cached;      /* kept for reuse, given back by kiln_memory_trim */
+    uint64_t cached;      /* kept for reuse, given back by kiln_memory_trim; with in_use at most twice the most that was
+                           * in use since, and 16 MiB */
     uint64_t limit;       /* 0: no limit but the device's own */
     uint64_t allocations; /* blocks asked of the device since the start */
     uint64_t overhead; /* what the device takes beside them: its context, libraries, rounding up. 0 until it is used */

@@ -1,19 +1,23 @@
 /* The memory pool of each device: blocks that were given back are kept for reuse, everything is counted, and a limit
- * holds for all of it. */
+ * holds for all of it.
+ *
+ * What is kept is bounded by what was in use: all that is held of the device, in use or not, stays below twice the most
+ * that was in use since the pool was last trimmed, and a little; what was given back longest ago goes first. A loop
+ * finds all it needs as long as its blocks, each counted once, stay below that: then it never asks the device. */
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "device/blocks.h"
 #include "device/device.h"
 #include "plan/backend.h"
 #include "tensor/memory.h"
 
 typedef struct pool {
-    kiln_block *cached; /* by size, then by address */
-    int64_t ncached, capacity;
+    kiln_blocks cached;
     int64_t blocks; /* taken from the device: cached ones and those in use. `cached` has room for all of them */
     uint64_t slack; /* blocks in use are larger than what counts as in use by so much in all */
+    uint64_t most;  /* that was in use since the last trim */
     kiln_memory_stats stats;
     const kiln_device_table *table; /* NULL until the device was opened by somebody who wants memory or figures */
     void *dev;
@@ -76,35 +80,35 @@ static pool *lock_unopened(kiln_device device)
 
 /* ---- Blocks ---- */
 
-/* The first cached block of at least `size`, of that size from `address` on. Which of equal blocks is taken must not
- * depend on the order they were given back in: steps that want the same then get it at the same addresses each time,
- * and devices that bake addresses in have to do so once. */
-static int64_t lower_bound(const pool *p, size_t size, kiln_address address)
-{
-    int64_t low = 0, high = p->ncached;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        const kiln_block *b = &p->cached[middle];
-        if (b->size < size || (b->size == size && b->address < address))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 static bool take_cached(pool *p, size_t size, kiln_block *block)
 {
-    int64_t i = lower_bound(p, size, 0);
     /* A much larger block serves someone else better. Under a limit nothing may be wasted, since what was found to fit
      * has to fit. */
-    if (i == p->ncached || p->cached[i].size > (p->stats.limit ? size : size + size / 2))
+    if (!kiln_blocks_take(&p->cached, size, p->stats.limit ? size : size + size / 2, block))
         return false;
-    *block = p->cached[i];
-    p->ncached--;
-    memmove(p->cached + i, p->cached + i + 1, (size_t)(p->ncached - i) * sizeof *p->cached);
     p->stats.cached -= block->size;
     return true;
+}
+
+static bool release_oldest(pool *p)
+{
+    kiln_block block;
+    if (!kiln_blocks_take_oldest(&p->cached, &block))
+        return false;
+    p->table->release(p->dev, block.address, block.size);
+    p->stats.cached -= block.size;
+    p->blocks--;
+    return true;
+}
+
+/* Keeps to the bound, when `more` are about to be taken from the device. Steps of small networks fit into the constant
+ * whatever they do. */
+static void keep_less(pool *p, size_t more)
+{
+    enum { LITTLE = 16 << 20 };
+    uint64_t in_use = p->stats.in_use + more, most = in_use > p->most ? in_use : p->most;
+    while (in_use + p->slack + p->stats.cached > 2 * most + LITTLE && release_oldest(p)) {
+    }
 }
 
 /* The arena's length; true if it has it then. */
@@ -118,12 +122,9 @@ static bool resize_arena(pool *p, size_t size)
 
 static void trim(pool *p)
 {
-    for (int64_t i = 0; i < p->ncached; i++) {
-        p->table->release(p->dev, p->cached[i].address, p->cached[i].size);
-        p->stats.cached -= p->cached[i].size;
+    while (release_oldest(p)) {
     }
-    p->blocks -= p->ncached;
-    p->ncached = 0;
+    p->most = p->stats.in_use;
     if (p->arena_size > p->arena_used)
         resize_arena(p, p->arena_used);
     if (p->table->trim)
@@ -156,8 +157,9 @@ static kiln_address allocate(const pool *p, size_t size, bool *limited)
 
 static bool take_fresh(pool *p, size_t size, kiln_block *block, bool *limited)
 {
-    if (!KILN_GROW(p->cached, p->capacity, p->blocks + 1)) /* now, so that giving the block back cannot fail */
+    if (!kiln_blocks_reserve(&p->cached, p->blocks + 1)) /* now, so that giving the block back cannot fail */
         return false;
+    keep_less(p, size);
     bool was_ok = kiln_ok();
     uint64_t failures = kiln_fail_count();
     block->address = allocate(p, size, limited);
@@ -180,6 +182,8 @@ static void now_in_use(pool *p, size_t bytes)
     p->stats.in_use += bytes;
     if (p->stats.in_use > p->stats.peak)
         p->stats.peak = p->stats.in_use;
+    if (p->stats.in_use + p->slack > p->most)
+        p->most = p->stats.in_use;
 }
 
 /* Always false. `beside` is what the device takes for itself. */
@@ -244,11 +248,9 @@ void kiln_memory_give(kiln_device device, kiln_block block)
         p->table->release(p->dev, block.address, block.size);
         p->blocks--;
     } else {
-        int64_t i = lower_bound(p, block.size, block.address);
-        memmove(p->cached + i + 1, p->cached + i, (size_t)(p->ncached - i) * sizeof *p->cached);
-        p->cached[i] = block;
-        p->ncached++;
+        kiln_blocks_add(&p->cached, block);
         p->stats.cached += block.size;
+        keep_less(p, 0);
     }
     pthread_mutex_unlock(&lock);
 }
@@ -260,6 +262,7 @@ static bool grow_arena(pool *p, size_t size)
     size_t had = p->arena_size;
     if (size <= had)
         return true;
+    keep_less(p, size - had);
     if (over_limit(p, size - had))
         return false;
     if (resize_arena(p, size) && !over_limit(p, 0)) {
@@ -397,7 +400,7 @@ __attribute__((destructor(102))) static void unload(void)
     for (int i = 0; i < POOLS; i++) {
         if (pools[i].table)
             trim(&pools[i]);
-        kiln_free(pools[i].cached);
+        kiln_blocks_free(&pools[i].cached);
         pools[i] = (pool){0};
     }
 }

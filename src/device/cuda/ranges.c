@@ -125,12 +125,24 @@ bool kiln_ranges_take(kiln_ranges *r, uint64_t bytes, uint64_t *offset)
     return true;
 }
 
+/* The first hole behind an offset. */
+static int64_t hole_behind(const kiln_ranges *r, uint64_t offset)
+{
+    int64_t low = 0, high = r->nholes;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (r->holes[middle].offset < offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 void kiln_ranges_give(kiln_ranges *r, uint64_t offset, uint64_t bytes)
 {
     bytes = round_up(bytes, KILN_RANGES_ALIGN);
-    int64_t i = 0;
-    while (i < r->nholes && r->holes[i].offset < offset)
-        i++;
+    int64_t i = hole_behind(r, offset);
     r->blocks--;
     bool before = i > 0 && r->holes[i - 1].offset + r->holes[i - 1].bytes == offset;
     bool after = i < r->nholes && offset + bytes == r->holes[i].offset;
