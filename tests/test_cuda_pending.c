@@ -1,9 +1,13 @@
 /* Several runs in one launch, through the CUDA plugin's own files on a device that computes nothing (fake/launches.c):
  * what is held back and until when, that each run gets what it was given, and what becomes of runs that fail. */
+#include <malloc.h>
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 #include "support/core.h"
 #include "support/devices.h"
 #include "support/fake.h"
+#include "support/other.h"
 
 enum { IN = 12, HIDDEN = 16, CLASSES = 10, BATCH = 8, MOST = 50 /* KILN_CUDA_MOST_RUNS */ };
 
@@ -276,6 +280,170 @@ static void test_launches_that_fail(void **state)
     drop(&n);
 }
 
+/* ---- Several threads ---- */
+
+typedef struct asker { /* what another thread met */
+    net *n;
+    bool ok;
+    kiln_error error;
+} asker;
+
+static void note(asker *a, bool ok)
+{
+    a->ok = ok;
+    a->error = *kiln_last_error();
+    kiln_error_clear();
+}
+
+static void step_there(void *p)
+{
+    asker *a = p;
+    kiln_set_default_device(device);
+    note(a, step(a->n));
+}
+
+static void wait_there(void *p)
+{
+    note(p, kiln_device_wait(device));
+}
+
+static void expect_words(const asker *a, const char *words)
+{
+    if (a->ok || a->error.code != KILN_E_INDEX || !strstr(a->error.message, words) || !strstr(a->error.message, "99"))
+        fail_msg("expected \"%s\", got: %s", words, a->ok ? "nothing" : a->error.message);
+}
+
+/* This thread's step meets a bad index, the other's behind it is skipped: both are told, whoever asks first. */
+static void check_two_threads(bool other_first)
+{
+    net mine = ready(HIDDEN), theirs = ready(HIDDEN + 4);
+    asker me = {0}, them = {.n = &theirs};
+    other_thread *o = other_start();
+    assert_non_null(o);
+    other_do(o, step_there, &them);
+    assert_true(them.ok);
+    other_do(o, wait_there, &them);
+    assert_true(them.ok);
+    hold_back(&mine, 1);
+    do_steps(&mine, 1);
+    int bad = ask("fake_runs_given");
+    other_do(o, step_there, &them);
+    assert_true(them.ok);
+    tell("fake_fault", bad);
+    if (other_first)
+        other_do(o, wait_there, &them);
+    wait_there(&me);
+    if (!other_first)
+        other_do(o, wait_there, &them);
+    expect_words(&me, "index 99");
+    assert_null(strstr(me.error.message, "another"));
+    expect_words(&them, "a step of this thread was skipped");
+    wait_there(&me); /* and each of them once */
+    other_do(o, wait_there, &them);
+    assert_true(me.ok && them.ok);
+    other_do(o, step_there, &them);
+    assert_true(them.ok);
+    do_steps(&mine, 1);
+    assert_true(kiln_device_wait(device));
+    other_end(o);
+    expect_launched(-1, 0);
+    drop(&mine);
+    drop(&theirs);
+}
+
+static void test_a_fault_and_two_threads(void **state)
+{
+    (void)state;
+    check_two_threads(false);
+    check_two_threads(true);
+}
+
+/* Told when it gives its next step, if it has not asked before. */
+static void test_told_at_the_next_step(void **state)
+{
+    (void)state;
+    net mine = ready(HIDDEN), theirs = ready(HIDDEN + 4);
+    asker them = {.n = &theirs};
+    other_thread *o = other_start();
+    assert_non_null(o);
+    do_steps(&mine, 1);
+    int bad = ask("fake_runs_given");
+    other_do(o, step_there, &them);
+    assert_true(them.ok);
+    tell("fake_fault", bad);
+    assert_false(kiln_device_wait(device));
+    kiln_error_clear();
+    int given = ask("fake_runs_given");
+    other_do(o, step_there, &them);
+    expect_words(&them, "a step of this thread was skipped");
+    assert_int_equal(ask("fake_runs_given"), given);
+    other_do(o, step_there, &them);
+    assert_true(them.ok);
+    other_end(o);
+    assert_true(kiln_device_wait(device));
+    expect_launched(-1, 0);
+    drop(&mine);
+    drop(&theirs);
+}
+
+/* What another thread holds back is launched by whoever comes next; if that fails, both are told. */
+static void test_launches_of_another_thread_fail(void **state)
+{
+    (void)state;
+    net mine = ready(HIDDEN);
+    asker me = {0}, them = {.n = &mine};
+    other_thread *o = other_start();
+    assert_non_null(o);
+    do_steps(&mine, 2);
+    other_do(o, step_there, &them);
+    assert_true(them.ok);
+    tell("fake_fail_launches", 1);
+    wait_there(&me);
+    assert_false(me.ok);
+    assert_int_equal(me.error.code, KILN_E_DEVICE);
+    tell("fake_fail_launches", 0);
+    other_do(o, wait_there, &them);
+    assert_false(them.ok);
+    assert_int_equal(them.error.code, KILN_E_DEVICE);
+    wait_there(&me);
+    other_do(o, wait_there, &them);
+    assert_true(me.ok && them.ok);
+    other_end(o);
+    expect_launched(-1, 0);
+    drop(&mine);
+}
+
+static void *drop_plans_soon(void *nothing)
+{
+    usleep(1000);
+    kiln_plan_cache_set_capacity(0);
+    kiln_plan_cache_set_capacity(256);
+    return nothing;
+}
+
+/* The operation is named from a plan that another thread disposes of as soon as it can. What is freed is overwritten
+ * here, so that looking at it is not without consequences. */
+static void test_a_fault_and_a_plan_that_goes(void **state)
+{
+    (void)state;
+    net n = ready(HIDDEN);
+    pthread_t thread;
+    mallopt(M_PERTURB, 0xa5);
+    for (int i = 0; i < 5; i++) {
+        do_steps(&n, 1);
+        tell("fake_fault", ask("fake_runs_given"));
+        assert_int_equal(pthread_create(&thread, NULL, drop_plans_soon, NULL), 0);
+        tell("fake_give_way", 50000);
+        assert_false(kiln_device_wait(device));
+        tell("fake_give_way", 0);
+        pthread_join(thread, NULL);
+        assert_string_equal(kiln_last_error()->operation, "linear");
+        expect_error(KILN_E_INDEX, "linear", "99");
+    }
+    mallopt(M_PERTURB, 0);
+    drop(&n);
+}
+
 int main(void)
 {
     if (!fake_cuda_wanted()) {
@@ -294,6 +462,10 @@ int main(void)
                                        cmocka_unit_test(test_whatever_comes_next_launches_them),
                                        cmocka_unit_test(test_batches_are_gathered_ahead),
                                        cmocka_unit_test(test_a_fault_among_several),
-                                       cmocka_unit_test(test_launches_that_fail)};
+                                       cmocka_unit_test(test_launches_that_fail),
+                                       cmocka_unit_test(test_a_fault_and_two_threads),
+                                       cmocka_unit_test(test_told_at_the_next_step),
+                                       cmocka_unit_test(test_launches_of_another_thread_fail),
+                                       cmocka_unit_test(test_a_fault_and_a_plan_that_goes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,6 +115,39 @@ static void test_faults(void **state)
     }
 }
 
+/* However many copies are under way, each knows what became of what it was to copy. */
+static void test_many_copies(void **state)
+{
+    (void)state;
+    enum { MANY = 200, BEFORE = 10 };
+    static float got[MANY];
+    uint64_t tickets[MANY];
+    if (!core_on("sim") && !core_on("cuda"))
+        skip_because("about devices that run beside the host: on others a run has failed when it returns");
+    kiln_scope {
+        kiln_device device = kiln_default_device();
+        kiln_tensor *table = kiln_of_f32(((float[]){1, 2, 3}), 3), *bad = kiln_of_i64(((int64_t[]){7}), 1);
+        kiln_tensor *t = kiln_of_f32(((float[]){4}), 1);
+        assert_true(kiln_device_wait(device));
+        for (int i = 0; i < MANY; i++) {
+            if (i == BEFORE)
+                kiln_step
+                    kiln_assign(t, kiln_index_select(table, 0, bad));
+            got[i] = 0;
+            assert_true(kiln_copy_out_later(device, &got[i], t->storage->address, sizeof *got, &tickets[i]));
+        }
+        for (int i = 0; i < BEFORE; i++)
+            assert_true(kiln_copied_out(device, tickets[i]) && got[i] == 4);
+        assert_false(kiln_copied_out(device, tickets[MANY - 1]));
+        expect_error(KILN_E_INDEX, "index_select", "7");
+        for (int i = MANY - 1; i >= BEFORE; i--) {
+            assert_false(kiln_copied_out(device, tickets[i]));
+            expect_error(KILN_E_STATE, NULL, "failed before");
+        }
+        assert_true(kiln_copied_out(device, tickets[0]));
+    }
+}
+
 /* ---- The meter ---- */
 
 static const kiln_task task = {.metrics = KILN_ACCURACY, .labels = true, .classes = 2, .places = 1, .elements = 2};
@@ -197,7 +230,7 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        slow_test(test_copies), slow_test(test_waits_for_no_more), slow_test(test_faults),
+        slow_test(test_copies), slow_test(test_waits_for_no_more), slow_test(test_faults), slow_test(test_many_copies),
         slow_test(test_meter),  slow_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);

@@ -2,11 +2,14 @@
  * plans are dropped from the cache under them. The results are those of one thread, to the bit. Clean under
  * ThreadSanitizer. */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "support/skip.h"
 #include "support/train.h"
@@ -402,76 +405,54 @@ static void test_end_of_thread(void **state)
     assert_true(kiln_ok());
 }
 
-/* ---- One thread's failure ---- */
+/* ---- A device that never rests ---- */
 
-static void *fail_often(void *p)
+typedef struct busy_thread {
+    kiln_device device;
+    atomic_int given;
+    atomic_bool stop;
+} busy_thread;
+
+enum { ENOUGH = 30000 };
+
+/* More than the device gets done meanwhile. */
+static void *keep_busy(void *p)
 {
-    worker *w = p;
-    test_net net;
-    int64_t bad[BATCH] = {0, 1, 2, 3, CLASSES + 2, 0, 0, 0};
-    pthread_barrier_wait(w->start);
-    CHECK(w, net_make(&net, w->device, IN, HIDDEN, CLASSES, 1) || kiln_last_error()->code == KILN_E_INDEX);
-    for (int i = 0; i < 20 && net.p[0]; i++) {
-        kiln_step {
-            kiln_tensor *x, *labels;
-            if (net_batch(&net, BATCH, 0, &x, &labels))
-                net_step_on(&net, x, kiln_tensor_new(bad, KILN_I64, KILN_SHAPE(BATCH), w->device));
-        }
-        CHECK(w, !kiln_ok() || !kiln_device_wait(w->device));
-        CHECK(w, kiln_last_error()->code == KILN_E_INDEX);
-        kiln_error_clear();
+    busy_thread *b = p;
+    kiln_tensor *t = kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(4), b->device);
+    while (!atomic_load(&b->stop) && atomic_load(&b->given) < ENOUGH) {
+        kiln_step
+            kiln_assign(t, kiln_add_scalar(t, 1));
+        atomic_fetch_add(&b->given, 1);
+        usleep(100);
     }
-    net_free(&net);
-    kiln_error_clear();
+    kiln_release(t);
     return NULL;
 }
 
-/* A failure on a device may call off what other threads had waiting there. They are told, and may try again: a step
- * took place or not, and never goes missing in silence. */
-static void *train_beside(void *p)
-{
-    worker *w = p;
-    test_net net;
-    float *expected[STEPS + 1];
-    for (int i = 0; i <= STEPS; i++)
-        expected[i] = net_trained(KILN_CPU, IN, HIDDEN, CLASSES, 7, BATCH, i);
-    while (!net_make(&net, w->device, IN, HIDDEN, CLASSES, 7))
-        kiln_error_clear();
-    pthread_barrier_wait(w->start);
-    uint32_t step = 0;
-    for (int tries = 0; step < STEPS && tries < 10000 && !w->failed; tries++) {
-        bool told = !net_step(&net, BATCH, step) || !kiln_device_wait(w->device);
-        CHECK(w, !told || kiln_last_error()->code == KILN_E_INDEX);
-        size_t bytes;
-        float *now = NULL;
-        do
-            kiln_error_clear();
-        while (!(now = net_values(&net, &bytes)));
-        bool done = memcmp(now, expected[step + 1], bytes) == 0;
-        CHECK(w, done || (told && memcmp(now, expected[step], bytes) == 0));
-        step += done;
-        free(now);
-    }
-    CHECK(w, step == STEPS);
-    net_free(&net);
-    for (int i = 0; i <= STEPS; i++)
-        free(expected[i]);
-    return NULL;
-}
-
-static void *good_or_bad(void *p)
-{
-    worker *w = p;
-    return w->number == 0 ? fail_often(p) : train_beside(p);
-}
-
-static void test_failure_beside(void **state)
+/* Whoever waits, or disposes of plans, waits for what was given before, not for what another thread keeps giving. */
+static void test_busy_device(void **state)
 {
     (void)state;
-    worker w[3] = {{.device = sim0()}, {.device = sim0()}, {.device = sim0()}};
-    run_workers(w, 3, good_or_bad);
-    kiln_device_wait(sim0());
-    kiln_error_clear();
+    busy_thread b = {.device = sim0()};
+    pthread_t thread;
+    sim_switch()(0, KILN_SIM_SLOW_RUNS, 500);
+    assert_int_equal(pthread_create(&thread, NULL, keep_busy, &b), 0);
+    while (atomic_load(&b.given) < 20)
+        sched_yield();
+    kiln_tensor *t = kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(4), b.device);
+    kiln_step
+        kiln_assign(t, kiln_mul_scalar(t, 2));
+    bool waited = kiln_device_wait(b.device);
+    kiln_plan_cache_set_capacity(1); /* the other one's stays: it was used last */
+    kiln_plan_cache_set_capacity(256);
+    int given = atomic_load(&b.given);
+    atomic_store(&b.stop, true);
+    sim_switch()(0, KILN_SIM_SLOW_RUNS, 0);
+    pthread_join(thread, NULL);
+    kiln_release(t);
+    assert_true(waited && kiln_device_wait(b.device));
+    assert_true(given < ENOUGH); /* it was still at it */
 }
 
 int main(void)
@@ -481,7 +462,7 @@ int main(void)
         cmocka_unit_test(test_different_models),  cmocka_unit_test(test_large_models),
         cmocka_unit_test(test_shared_model),      cmocka_unit_test(test_handed_over),
         cmocka_unit_test(test_pending_elsewhere), cmocka_unit_test(test_abandoned),
-        cmocka_unit_test(test_end_of_thread),     cmocka_unit_test(test_failure_beside),
+        cmocka_unit_test(test_end_of_thread),     cmocka_unit_test(test_busy_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

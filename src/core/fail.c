@@ -103,6 +103,12 @@ void *kiln_hint(const char *format, ...)
     return NULL;
 }
 
+void *kiln_fail_again(const kiln_error *error)
+{
+    kiln_fail(error->code, error->operation, "%s", error->message);
+    return error->hint[0] ? kiln_hint("%s", error->hint) : NULL;
+}
+
 uint64_t kiln_fail_count(void)
 {
     return raised;

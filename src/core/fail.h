@@ -13,6 +13,9 @@ KILN_PLUGIN_API void *kiln_fail(kiln_code code, const char *operation, const cha
 /* Adds the hint to the error just kept by kiln_fail (a no-op when an earlier error is the one that stays). */
 KILN_PLUGIN_API void *kiln_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Raises an error that was met elsewhere, by another thread for instance, in the same words. */
+KILN_PLUGIN_API void *kiln_fail_again(const kiln_error *error);
+
 /* Keeps something worth saying that is no error, for kiln_next_notice. */
 KILN_PLUGIN_API void kiln_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -176,10 +176,7 @@ kiln_slot *kiln_ring_take(kiln_ring *r, int64_t index)
         r->waited += kiln_seconds() - since;
     }
     pthread_mutex_unlock(&r->lock);
-    if (!slot->failed)
-        return slot;
-    kiln_fail(slot->error.code, slot->error.operation, "%s", slot->error.message);
-    return slot->error.hint[0] ? kiln_hint("%s", slot->error.hint) : NULL;
+    return slot->failed ? kiln_fail_again(&slot->error) : slot;
 }
 
 kiln_slot *kiln_ring_peek(kiln_ring *r, int64_t index)

@@ -102,11 +102,21 @@ int64_t kiln_backend_generation(kiln_device device)
     return kiln_threads(); /* scratch memory is sized for them */
 }
 
+kiln_error kiln_bad_index_error(const kiln_plan *plan, const kiln_bad_index *bad)
+{
+    const kiln_op *op = plan ? plan->kernels[bad->kernel].origin : NULL;
+    kiln_error e = {.code = KILN_E_INDEX};
+    snprintf(e.operation, sizeof e.operation, "%s", op ? op->name : "");
+    snprintf(e.message, sizeof e.message, "index %lld is out of range: it must be at least 0 and below %lld",
+             (long long)bad->index, (long long)bad->limit);
+    snprintf(e.hint, sizeof e.hint,
+             "the step was discarded: nothing was changed. Check the labels or indices given to %s",
+             op ? op->name : "it");
+    return e;
+}
+
 bool kiln_fail_bad_index(const kiln_plan *plan, const kiln_bad_index *bad)
 {
-    const kiln_op *op = plan->kernels[bad->kernel].origin;
-    kiln_fail(KILN_E_INDEX, op ? op->name : NULL, "index %lld is out of range: it must be at least 0 and below %lld",
-              (long long)bad->index, (long long)bad->limit);
-    return kiln_hint("the step was discarded: nothing was changed. Check the labels or indices given to %s",
-                     op ? op->name : "it");
+    kiln_error e = kiln_bad_index_error(plan, bad);
+    return kiln_fail_again(&e);
 }

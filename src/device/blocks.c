@@ -54,7 +54,7 @@ static void insert(kiln_blocks *b, int64_t i)
 }
 
 /* What lay below the node is joined in its place. */
-static void delete(kiln_blocks *b, int64_t i)
+static void delete (kiln_blocks *b, int64_t i)
 {
     node *n = b->nodes;
     int64_t *at = &b->root;
@@ -107,7 +107,7 @@ void kiln_blocks_add(kiln_blocks *b, kiln_block block)
 
 static kiln_block take_out(kiln_blocks *b, int64_t i)
 {
-    delete(b, i);
+    delete (b, i);
     node *n = &b->nodes[i];
     *(n->older ? &b->nodes[n->older].newer : &b->oldest) = n->newer;
     *(n->newer ? &b->nodes[n->newer].older : &b->newest) = n->older;

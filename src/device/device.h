@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-enum { KILN_DEVICE_VERSION = 3, KILN_COPIES_OUT = 64 };
+enum { KILN_DEVICE_VERSION = 3 };
 
 typedef struct kiln_device_table {
     uint32_t version; /* KILN_DEVICE_VERSION */
@@ -67,8 +67,8 @@ typedef struct kiln_device_table {
     /* Copies to the host that are begun now and waited for later. Such a copy keeps its place in the order of runs and
      * copies: it sees all runs given before it and none after; `to`, pinned as a rule, belongs to it until it is done.
      * `copied_out` waits for that, but for nothing given after the copy; false if a run before it failed, with the
-     * error of that run where nobody was told of it yet. The last KILN_COPIES_OUT tickets can be asked about, also
-     * again. (optional, both or none: copy_out) */
+     * error of that run where the thread was not told of it yet. Tickets can be asked about again, however many there
+     * are. (optional, both or none: copy_out) */
     bool (*copy_out_later)(void *dev, void *to, kiln_address from, size_t bytes, uint64_t *ticket);
     bool (*copied_out)(void *dev, uint64_t ticket);
 
@@ -89,7 +89,8 @@ typedef struct kiln_device_table {
      * is that of the calls. A bad index stops the run before anything in a slot was written. */
     bool (*run)(void *dev, void *exec, const kiln_binding *binding);
 
-    /* Waits for all that was started; false with the error of a run that failed. */
+    /* Waits for all that was started; false with the error of a run that failed, if the thread was not told of it yet
+     * (failures.h). So do `run`, which starts nothing then, and `copy_out`. */
     bool (*wait)(void *dev);
 
     /* False, with the reason in `why`, for a device that is there but must not be opened. (optional: true) */
@@ -110,7 +111,9 @@ const kiln_device_table *kiln_device_opened(kiln_device device, void **dev);
 
 extern const kiln_device_table kiln_cpu_table;
 
-/* The message for a bad index met by a kernel of `plan`. Always false. */
-KILN_PLUGIN_API bool kiln_fail_bad_index(const kiln_plan *plan, const kiln_bad_index *bad);
+/* The error of a run in which a kernel of `plan` met a bad index (NULL: the plan is gone), to be raised by whoever is
+ * to be told; the second raises it and is always false. */
+KILN_PLUGIN_API kiln_error kiln_bad_index_error(const kiln_plan *plan, const kiln_bad_index *bad);
+bool kiln_fail_bad_index(const kiln_plan *plan, const kiln_bad_index *bad);
 
 #endif

@@ -3,8 +3,10 @@
  * when the stream is waited for; it computes nothing. */
 #define KILN_FAKE_PLUGIN
 #include "launches.h"
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "core/alloc.h"
 
 enum { RUNS = 256 }; /* that can be under way */
@@ -19,6 +21,7 @@ static expectation expected[RUNS]; /* by number */
 static uint64_t launched, begun;   /* the last numbers */
 static int launches, runs, wrong, gathered_ahead;
 static bool failing;
+static atomic_int gives_way; /* microseconds */
 
 int fake_launches(void)
 {
@@ -64,6 +67,11 @@ int fake_fault(int run)
 int fake_fail_launches(int fail)
 {
     return failing = fail;
+}
+
+int fake_give_way(int us)
+{
+    return gives_way = us;
 }
 
 /* ---- Runs as they were given ---- */
@@ -213,6 +221,16 @@ cudaError_t __wrap_cudaSetDevice(int index)
 {
     (void)index;
     return cudaSuccess;
+}
+
+int __real_pthread_mutex_unlock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock)
+{
+    int result = __real_pthread_mutex_unlock(lock), us = gives_way;
+    if (us && lock == &device->lock)
+        usleep((useconds_t)us);
+    return result;
 }
 
 /* memory.c measures what a context takes; there is none. */

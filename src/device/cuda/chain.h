@@ -78,7 +78,7 @@ typedef struct kiln_cuda_chain {
     kiln_cuda_batch batch; /* runs that are to be launched */
     unsigned long long *barrier; /* on the device */
     unsigned long long passed;   /* its count */
-    uint64_t faults;             /* how many the device had seen when the count was last set to 0 */
+    uint64_t failures;           /* how many the device had seen when the count was last set to 0 */
 } kiln_cuda_chain;
 
 /* Whether a kernel can be a part of a chain; `large`: also if it is a product that a library is faster at. */

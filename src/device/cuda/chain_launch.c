@@ -55,9 +55,9 @@ bool kiln_cuda_chain_add(kiln_cuda_chain *chain, const kiln_binding *b, const do
 /* After a fault the barrier's count says so until it is set anew. */
 static bool reset_barrier(kiln_cuda_device *d, kiln_cuda_chain *chain)
 {
-    if (!chain->alone || chain->faults == d->faults)
+    if (!chain->alone || chain->failures == d->failures.count)
         return true;
-    chain->faults = d->faults;
+    chain->failures = d->failures.count;
     chain->passed = 0;
     return kiln_cuda_ok(d, cudaMemsetAsync(chain->barrier, 0, sizeof *chain->barrier, d->run_stream),
                         "a barrier cannot be set");

@@ -7,11 +7,14 @@
 #include <pthread.h>
 #include "device/cuda/launch.h"
 #include "device/device.h"
+#include "device/failures.h"
 
 typedef struct kiln_cuda_flight { /* a run that may not be over yet */
-    uint64_t number;
+    uint64_t number; /* as the device knows it: one that is not launched after all leaves its number to the next */
+    uint64_t given;  /* as failures know it: never used twice */
+    uint64_t thread; /* which gave it */
     kiln_run *run;
-    const kiln_plan *plan;
+    const kiln_plan *plan; /* NULL: it is gone */
 } kiln_cuda_flight;
 
 enum { KILN_CUDA_AHEAD = 2 }; /* graphs under way when the host goes on */
@@ -26,18 +29,19 @@ typedef struct kiln_cuda_device {
     int capability;            /* 90 for 9.0 */
     pthread_mutex_t lock;      /* of everything below, and of the order of work on the stream */
     uint64_t runs;             /* given so far */
-    uint64_t faults;           /* runs that met one */
-    kiln_cuda_flight *flights; /* oldest first */
+    uint64_t given;            /* runs, and copies to the host that are asked about later */
+    kiln_failures failures;    /* of what was given */
+    kiln_cuda_flight *flights; /* oldest first, their numbers without gaps */
     int64_t nflights, flights_capacity;
     uint64_t graphs;                         /* launched so far … */
     cudaEvent_t graph_ends[KILN_CUDA_AHEAD]; /* … and the ends of the last ones */
     struct kiln_cuda_chain *pending; /* has runs that were given and are not launched yet (pending.h); NULL: none do */
     const void *pending_kernel;      /* what they are launched with */
-    bool lost;
-    struct kiln_cuda_memory *memory;   /* memory.c; with a lock of its own */
-    struct kiln_cuda_lt *lt;           /* cuBLASLt, opened by matmul.c on first use */
-    struct kiln_cuda_dnn *dnn;         /* cuDNN, opened by conv.c on first use */
-    struct kiln_cuda_codegen *gen;     /* compiled groups, opened by group.c on first use */
+    atomic_bool lost;                /* without the lock */
+    struct kiln_cuda_memory *memory; /* memory.c; with a lock of its own */
+    struct kiln_cuda_lt *lt;         /* cuBLASLt, opened by matmul.c on first use */
+    struct kiln_cuda_dnn *dnn;       /* cuDNN, opened by conv.c on first use */
+    struct kiln_cuda_codegen *gen;   /* compiled groups, opened by group.c on first use */
     struct kiln_cuda_staging *staging; /* copies beside the runs, opened by staging.c on first use */
 } kiln_cuda_device;
 
@@ -61,6 +65,9 @@ cudaStream_t kiln_cuda_stream(kiln_cuda_device *d);
 /* Waits until all that was given is over; false with an error if something failed. Takes the lock: a stream cannot be
  * waited for while another thread captures on it. */
 bool kiln_cuda_idle(kiln_cuda_device *d);
+
+/* What the calling thread knows of the device's failures. */
+kiln_witness *kiln_cuda_witness(const kiln_cuda_device *d);
 
 /* Groups: pointwise, or ended by a reduction, or fed by a product that lies at `head` (NULL: none), dense. */
 bool kiln_cuda_group_launch(const kiln_cuda_call *c, const kiln_group *g, const void *head);

@@ -2,7 +2,6 @@
  * launch, or several runs of it are (pending.h); others become a graph for each set of addresses they are run with
  * (few: parameters stay where they are, batches alternate between a few buffers). */
 #include "device/cuda/exec.h"
-#include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/codegen.h"
@@ -159,59 +158,6 @@ void *kiln_cuda_lower(void *dev, const kiln_plan *plan)
 
 /* ---- Running ---- */
 
-static void let_go(kiln_cuda_device *d, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        kiln_run_unref(d->flights[i].run);
-    memmove(d->flights, d->flights + n, (size_t)(d->nflights - n) * sizeof *d->flights);
-    d->nflights -= n;
-}
-
-typedef struct failure {
-    uint64_t run; /* 0: there was none */
-    kiln_bad_index bad;
-    const kiln_plan *plan; /* NULL: it is gone */
-} failure;
-
-/* With nothing under way: what the first run that failed met. It and all behind it have failed; those that come next
- * begin anew. */
-static failure take_failure(kiln_cuda_device *d, cudaStream_t stream)
-{
-    failure f = {d->record->run, {d->record->kernel, d->record->index, d->record->limit}, NULL};
-    for (int64_t i = 0; f.run && i < d->nflights; i++) {
-        if (d->flights[i].number == f.run)
-            f.plan = d->flights[i].plan;
-        if (d->flights[i].number >= f.run)
-            atomic_store(&d->flights[i].run->failed, true);
-    }
-    if (f.run) {
-        d->faults++;
-        memset((void *)d->record, 0, sizeof *d->record);
-        cudaMemsetAsync(d->state, 0, sizeof *d->state, stream);
-    }
-    d->record->done = d->runs;
-    return f;
-}
-
-bool kiln_cuda_settle(kiln_cuda_device *d)
-{
-    failure f = {0};
-    pthread_mutex_lock(&d->lock);
-    cudaStream_t stream = kiln_cuda_stream(d);
-    bool ok = stream && kiln_cuda_ok(d, cudaStreamSynchronize(stream), "a step failed");
-    if (ok) {
-        f = take_failure(d, stream);
-        let_go(d, d->nflights);
-    }
-    pthread_mutex_unlock(&d->lock);
-    if (!ok || !f.run)
-        return ok;
-    if (f.plan)
-        return kiln_fail_bad_index(f.plan, &f.bad);
-    return kiln_fail(KILN_E_INDEX, NULL, "index %lld is out of range: it must be at least 0 and below %lld",
-                     (long long)f.bad.index, (long long)f.bad.limit);
-}
-
 /* What has run a few times may never run again, and opening the compiler takes a tenth of a second. */
 bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e)
 {
@@ -246,16 +192,6 @@ static bool find_whole(kiln_cuda_device *d, kiln_cuda_exec *e)
     return kiln_cuda_chain_kernel(d, chain, &e->whole) && take_own_memory(d, e, chain);
 }
 
-/* Runs that are over, told by the device before the next one; once they are half of all, so that the others are seldom
- * moved. None while there is a fault that the host has not dealt with: it comes to be known before the number does. */
-static void let_go_of_finished(kiln_cuda_device *d)
-{
-    uint64_t done = d->record->done, first = d->nflights ? d->flights[0].number : UINT64_MAX;
-    int64_t over = done >= first && !d->record->run ? (int64_t)(done - first) + 1 : 0;
-    if (over > 0 && over >= d->nflights / 2)
-        let_go(d, over);
-}
-
 /* With the lock, which is given up meanwhile: waits until few enough graphs are under way. The device has enough to do
  * with that, and each graph that is launched while many wait makes it slower. */
 static bool wait_for_room(kiln_cuda_device *d, const kiln_cuda_exec *e)
@@ -279,6 +215,20 @@ static bool start(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
     return kiln_cuda_flush(d) && kiln_cuda_graph_launch(d, e, b, d->runs + 1);
 }
 
+/* With the lock held: the run has a number from now on. */
+static void take_off(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_run *run)
+{
+    kiln_witness *w = kiln_cuda_witness(d);
+    w->given = ++d->given;
+    e->runs++;
+    kiln_run_ref(run);
+    d->flights[d->nflights++] = (kiln_cuda_flight){.number = ++d->runs,
+                                                   .given = d->given,
+                                                   .thread = kiln_witness_thread(&d->failures, w),
+                                                   .run = run,
+                                                   .plan = e->plan};
+}
+
 bool kiln_cuda_run(void *dev, void *p, const kiln_binding *b)
 {
     kiln_cuda_device *d = dev;
@@ -286,13 +236,11 @@ bool kiln_cuda_run(void *dev, void *p, const kiln_binding *b)
     if (!kiln_cuda_enter(d))
         return false;
     pthread_mutex_lock(&d->lock);
-    bool ok = wait_for_room(d, e);
-    let_go_of_finished(d);
+    bool ok = wait_for_room(d, e) && kiln_failures_tell(&d->failures, kiln_cuda_witness(d), UINT64_MAX);
+    kiln_cuda_let_go_of_finished(d);
     ok = ok && KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) && start(d, e, b);
     if (ok) {
-        e->runs++;
-        kiln_run_ref(b->run);
-        d->flights[d->nflights++] = (kiln_cuda_flight){++d->runs, b->run, e->plan};
+        take_off(d, e, b->run);
         ok = kiln_cuda_flush_due(d);
     }
     pthread_mutex_unlock(&d->lock);

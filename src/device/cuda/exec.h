@@ -13,9 +13,25 @@ void *kiln_cuda_lower(void *dev, const kiln_plan *plan);
 void kiln_cuda_dispose(void *dev, void *exec);
 bool kiln_cuda_run(void *dev, void *exec, const kiln_binding *binding);
 
+/* ---- What has become of runs (settle.c) ---- */
+
 /* Waits until all that was given is over and lets go of finished runs; if one met a bad index, it and all that were
- * given after it have failed, and the error says so. */
+ * given after it have failed. False with an error if that, or an earlier failure, is news to the calling thread. */
 bool kiln_cuda_settle(kiln_cuda_device *d);
+
+/* The rest with the device's lock held. The same without a word of failures; false if something else went wrong. */
+bool kiln_cuda_wait_for_all(kiln_cuda_device *d);
+
+/* Lets go of runs that are over, as the device has told before the next one; once they are half of all, so that the
+ * others are seldom moved. None while there is a fault that the host has not dealt with: it comes to be known before
+ * the number does. */
+void kiln_cuda_let_go_of_finished(kiln_cuda_device *d);
+
+/* What was given as number … has met a bad index, and the host has not dealt with that yet; 0: nothing has. */
+uint64_t kiln_cuda_faulty(const kiln_cuda_device *d);
+
+/* All flights from `first` on have failed, and whatever was given up to number `last`. */
+void kiln_cuda_flights_failed(kiln_cuda_device *d, int64_t first, uint64_t last, const kiln_error *error);
 
 /* ---- Calls ---- */
 

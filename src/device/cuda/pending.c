@@ -1,13 +1,16 @@
 /* Runs that are given and not launched yet. */
 #include "device/cuda/pending.h"
+#include <stdio.h>
+#include "device/cuda/exec.h"
 
-/* The last n that were given will never run. */
-static void fail_last(kiln_cuda_device *d, int n)
+/* The last n that were given will never run, and leave their numbers to others. */
+static void fail_last(kiln_cuda_device *d, int n, const kiln_error *error)
 {
+    if (!n)
+        return;
+    kiln_cuda_flights_failed(d, d->nflights - n, d->given, error);
     for (; n > 0; n--) {
-        kiln_run *run = d->flights[--d->nflights].run;
-        atomic_store(&run->failed, true);
-        kiln_run_unref(run);
+        kiln_run_unref(d->flights[--d->nflights].run);
         d->runs--;
     }
 }
@@ -16,19 +19,26 @@ void kiln_cuda_abandon(kiln_cuda_device *d)
 {
     if (!d->pending)
         return;
-    fail_last(d, d->pending->batch.runs);
+    kiln_error error = {.code = KILN_E_LOST};
+    snprintf(error.message, sizeof error.message, "cuda:%d was lost before a step could be launched", d->index);
+    fail_last(d, d->pending->batch.runs, &error);
     kiln_cuda_batch_clear(&d->pending->batch);
     d->pending = NULL;
 }
 
+/* Whoever launches runs is told here why that failed, also if they are another thread's; the others are told later. */
 bool kiln_cuda_flush(kiln_cuda_device *d)
 {
     kiln_cuda_chain *chain = d->pending;
     int runs = chain ? chain->batch.runs : 0;
+    bool was_ok = kiln_ok();
     d->pending = NULL;
     if (!chain || kiln_cuda_chain_launch(d, chain, d->pending_kernel, d->runs - (uint64_t)runs + 1))
         return true;
-    fail_last(d, runs);
+    kiln_error error = {.code = KILN_E_DEVICE};
+    snprintf(error.message, sizeof error.message, "cuda:%d: a step could not be launched", d->index);
+    fail_last(d, runs, was_ok ? kiln_last_error() : &error);
+    kiln_failures_told(&d->failures, kiln_cuda_witness(d));
     return false;
 }
 

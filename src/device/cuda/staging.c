@@ -6,20 +6,13 @@
 #include "core/alloc.h"
 #include "device/cuda/exec.h"
 
-enum { EVENTS = 64 };
-
-typedef struct copy_out {
-    uint64_t after; /* the number of the last run before it, */
-    kiln_run *run;  /* and that run, if it was not over yet; a reference */
-} copy_out;
+enum { EVENTS = 64 }; /* of each kind */
 
 struct kiln_cuda_staging {
     cudaStream_t stream;
-    cudaEvent_t marks[EVENTS], copies[EVENTS], copies_out[KILN_COPIES_OUT];
-    uint64_t marked, given;
+    cudaEvent_t marks[EVENTS], copies[EVENTS], copies_out[EVENTS];
+    uint64_t marked, given, given_out;
     uint64_t done; /* copies known to be done */
-    copy_out outs[KILN_COPIES_OUT];
-    uint64_t given_out;
 };
 
 static bool make_events(kiln_cuda_device *d, cudaEvent_t *events, int n)
@@ -41,9 +34,7 @@ static void destroy(struct kiln_cuda_staging *s)
 {
     destroy_events(s->marks, EVENTS);
     destroy_events(s->copies, EVENTS);
-    destroy_events(s->copies_out, KILN_COPIES_OUT);
-    for (int i = 0; i < KILN_COPIES_OUT; i++)
-        kiln_run_unref(s->outs[i].run);
+    destroy_events(s->copies_out, EVENTS);
     if (s->stream)
         cudaStreamDestroy(s->stream);
     kiln_free(s);
@@ -58,8 +49,7 @@ static struct kiln_cuda_staging *staging_of(kiln_cuda_device *d)
     if (!s)
         return NULL;
     if (kiln_cuda_ok(d, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "no stream for copies") &&
-        make_events(d, s->marks, EVENTS) && make_events(d, s->copies, EVENTS) &&
-        make_events(d, s->copies_out, KILN_COPIES_OUT))
+        make_events(d, s->marks, EVENTS) && make_events(d, s->copies, EVENTS) && make_events(d, s->copies_out, EVENTS))
         return d->staging = s;
     destroy(s);
     return NULL;
@@ -167,28 +157,25 @@ bool kiln_cuda_copied(void *dev, uint64_t ticket, bool wait)
 
 /* ---- To the host ---- */
 
-/* With the lock held. */
-static void note_copy_out(kiln_cuda_device *d, copy_out *o)
+/* A ticket says all that is asked later: the copy's number among all that is given, and its event. */
+static uint64_t ticket_of(uint64_t given, uint64_t copy)
 {
-    kiln_run_unref(o->run);
-    *o = (copy_out){d->runs, d->nflights ? d->flights[d->nflights - 1].run : NULL};
-    if (o->run)
-        kiln_run_ref(o->run);
+    return given * EVENTS + copy % EVENTS;
 }
 
-/* With the lock held. On the device's own stream: a small copy takes less there than the two streams take to wait for
- * each other. */
-static bool begin_copy_out(kiln_cuda_device *d, struct kiln_cuda_staging *s, void *to, const void *from, size_t bytes)
+/* With the lock held; the ticket, 0 with an error. On the device's own stream: a small copy takes less there than the
+ * two streams take to wait for each other. */
+static uint64_t begin_copy_out(kiln_cuda_device *d, struct kiln_cuda_staging *s, void *to, const void *from,
+                               size_t bytes)
 {
-    uint64_t i = (s->given_out + 1) % KILN_COPIES_OUT;
+    uint64_t copy = s->given_out + 1;
     cudaStream_t stream = kiln_cuda_stream(d);
     if (!stream ||
         !kiln_cuda_ok(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "copying from it failed") ||
-        !kiln_cuda_ok(d, cudaEventRecord(s->copies_out[i], stream), "a copy cannot be marked"))
-        return false;
-    note_copy_out(d, &s->outs[i]);
-    s->given_out++;
-    return true;
+        !kiln_cuda_ok(d, cudaEventRecord(s->copies_out[copy % EVENTS], stream), "a copy cannot be marked"))
+        return 0;
+    s->given_out = copy;
+    return ticket_of(++d->given, copy);
 }
 
 bool kiln_cuda_copy_out_later(void *dev, void *to, kiln_address from, size_t bytes, uint64_t *ticket)
@@ -198,38 +185,35 @@ bool kiln_cuda_copy_out_later(void *dev, void *to, kiln_address from, size_t byt
         return false;
     pthread_mutex_lock(&d->lock);
     struct kiln_cuda_staging *s = staging_of(d);
-    bool ok = s && begin_copy_out(d, s, to, (const void *)(uintptr_t)from, bytes);
-    *ticket = ok ? s->given_out : 0;
+    *ticket = s ? begin_copy_out(d, s, to, (const void *)(uintptr_t)from, bytes) : 0;
     pthread_mutex_unlock(&d->lock);
-    return ok;
+    return *ticket != 0;
 }
 
-/* Whether a run before the copy met a fault that nobody was told of. One behind it is left to whoever waits for that:
- * what is told here depends on the order of work, never on how far the device has come. */
-static bool met_fault(kiln_cuda_device *d, const copy_out *o)
+/* With the lock held. A run behind the copy that failed is left to whoever waits for that: what is told here depends on
+ * the order of work, never on how far the device has come. */
+static bool was_computed(kiln_cuda_device *d, uint64_t given)
 {
-    pthread_mutex_lock(&d->lock);
-    uint64_t failed = d->record->run, after = o->after;
-    pthread_mutex_unlock(&d->lock);
-    return failed && failed <= after;
+    uint64_t fault = kiln_cuda_faulty(d);
+    if (fault && fault < given && !kiln_cuda_wait_for_all(d))
+        return false;
+    if (!kiln_failures_tell(&d->failures, kiln_cuda_witness(d), given))
+        return false;
+    return !kiln_failures_hit(&d->failures, given) ||
+           kiln_fail(KILN_E_STATE, NULL, "cuda:%d: a step failed before its results were copied", d->index);
 }
 
-static bool was_computed(kiln_cuda_device *d, const copy_out *o)
-{
-    pthread_mutex_lock(&d->lock);
-    bool failed = o->run && atomic_load(&o->run->failed);
-    pthread_mutex_unlock(&d->lock);
-    return !failed || kiln_fail(KILN_E_STATE, NULL, "cuda:%d: a step failed before its results were copied", d->index);
-}
-
+/* The lock is not held while it waits: the event can only come to stand for a later copy. */
 bool kiln_cuda_copied_out(void *dev, uint64_t ticket)
 {
     kiln_cuda_device *d = dev;
-    struct kiln_cuda_staging *s = d->staging;
-    uint64_t i = ticket % KILN_COPIES_OUT;
-    if (!kiln_cuda_enter(d) || !kiln_cuda_ok(d, cudaEventSynchronize(s->copies_out[i]), "copying from it failed"))
+    pthread_mutex_lock(&d->lock);
+    cudaEvent_t event = d->staging->copies_out[ticket % EVENTS];
+    pthread_mutex_unlock(&d->lock);
+    if (!kiln_cuda_enter(d) || !kiln_cuda_ok(d, cudaEventSynchronize(event), "copying from it failed"))
         return false;
-    if (met_fault(d, &s->outs[i]) && !kiln_cuda_settle(d))
-        return false;
-    return was_computed(d, &s->outs[i]);
+    pthread_mutex_lock(&d->lock);
+    bool ok = was_computed(d, ticket / EVENTS);
+    pthread_mutex_unlock(&d->lock);
+    return ok;
 }

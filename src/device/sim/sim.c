@@ -15,6 +15,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cpu/cpu.h"
+#include "device/failures.h"
 #include "device/sim/copier.h"
 
 /* Added to host addresses: no x86-64 or arm64 program can dereference the sum. */
@@ -45,8 +46,9 @@ typedef struct job {
     kiln_binding binding;
     char *data; /* a copy of what the caller may change: bytes to copy in, addresses and scalars of a run */
     int64_t capacity;
-    uint64_t number; /* of a mark to pass, of a copy to wait for, of a copy that is asked about later */
-    uint64_t seen;   /* failures its thread had been told of when it gave the job */
+    uint64_t number; /* of a mark to pass, of a copy to wait for */
+    uint64_t given;  /* its own number */
+    uint64_t thread; /* which gave it */
 } job;
 
 typedef struct sim {
@@ -55,26 +57,27 @@ typedef struct sim {
     pthread_cond_t wake, idle;
     pthread_t thread;
     job *first, *last, *spare;
-    job *for_blocks; /* one for each allocated block: giving it back needs no memory */
-    bool busy, stop;
+    const job *current;   /* which is being done; NULL: none */
+    job *for_blocks;      /* one for each allocated block: giving it back needs no memory */
+    uint64_t given, done; /* numbers of the last job that was given, and that is over */
+    int waiting;          /* threads that want to know when jobs are over */
+    bool stop;
     char *arena;
     size_t arena_bytes;
     int64_t used, size, fail_alloc, lose_after, slow_copies, slow_runs, overhead;
     bool lost;
+    uint64_t lost_first, lost_last; /* jobs that were not done because of that */
     kiln_sim_copier copier;
-    uint64_t failures; /* runs that failed */
-    uint64_t told;     /* how many of them some thread has been told of */
-    kiln_error error;  /* of the latest one */
 
-    /* Copies to the host that are asked about later */
-    uint64_t outs_given, outs_done;
-    bool outs_failed[KILN_COPIES_OUT]; /* there was a failure before the copy, or it was not made */
+    /* A run that has failed, and nobody has looked yet: runs behind it are skipped. Once somebody has, it is one of the
+     * failures, and what was given until then is skipped, up to `skipped`. */
+    bool failing;
+    kiln_failure failure;
+    uint64_t skipped;
+    kiln_failures failures;
 } sim;
 
-/* How many failures of each device this thread knows of, plus one; 0 before its first job. Whatever a thread gave
- * before it learned of a failure is skipped, since it may build on what was not computed; then the thread is told,
- * once. */
-static _Thread_local uint64_t known[MAX_DEVICES];
+static _Thread_local kiln_witness witnesses[MAX_DEVICES];
 
 static sim devices[MAX_DEVICES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -113,14 +116,11 @@ static void run_job(sim *s, const job *j)
     kiln_cpu_execute(j->exec, &j->binding, &bad);
     if (bad.kernel < 0)
         return;
-    kiln_error_clear();
-    kiln_fail_bad_index(j->plan, &bad);
     pthread_mutex_lock(&s->lock);
-    s->error = *kiln_last_error();
-    s->failures++;
+    s->failure = (kiln_failure){.first = j->given, .thread = j->thread, .error = kiln_bad_index_error(j->plan, &bad)};
+    s->failing = true;
     atomic_store(&j->binding.run->failed, true);
     pthread_mutex_unlock(&s->lock);
-    kiln_error_clear();
 }
 
 static void do_job(sim *s, const job *j, int64_t pause)
@@ -146,19 +146,34 @@ static bool is_work(const job *j)
     return j->kind == JOB_RUN || j->kind == JOB_COPY_IN || j->kind == JOB_COPY_OUT || j->kind == JOB_COPY_OUT_LATER;
 }
 
-/* Runs are skipped after a failure that their thread did not know of. Copies are not: what is copied in is new data
- * that the next attempt will want. */
+/* Runs are skipped behind one that has failed. Copies are not: what is copied in is new data that the next attempt will
+ * want. */
 static bool skips(const sim *s, const job *j)
 {
-    return is_work(j) && (s->lost || (j->kind == JOB_RUN && j->seen < s->failures));
+    return is_work(j) && (s->lost || (j->kind == JOB_RUN && (s->failing || j->given <= s->skipped)));
 }
 
-/* With the lock held. */
-static void note_copy_out(sim *s, const job *j, bool skipped)
+/* With the lock held: the first job is out of the queue. */
+static void end_job(sim *s, job *j)
 {
-    s->outs_failed[j->number % KILN_COPIES_OUT] = skipped || j->seen < s->failures;
-    s->outs_done = j->number;
-    pthread_cond_broadcast(&s->idle);
+    s->done = j->given;
+    s->current = NULL;
+    j->next = s->spare;
+    s->spare = j;
+    if (s->waiting)
+        pthread_cond_broadcast(&s->idle);
+}
+
+/* With the lock held: whether the device does not do this job. */
+static bool must_skip(sim *s, const job *j)
+{
+    if (s->lose_after >= 0 && is_work(j) && s->lose_after-- == 0) {
+        s->lost = true;
+        s->lost_first = j->given;
+    }
+    if (s->lost && is_work(j))
+        s->lost_last = j->given;
+    return skips(s, j);
 }
 
 static void *work(void *p)
@@ -172,10 +187,8 @@ static void *work(void *p)
             continue;
         }
         s->first = j->next;
-        s->busy = true;
-        if (s->lose_after >= 0 && is_work(j) && s->lose_after-- == 0)
-            s->lost = true;
-        bool skip = skips(s, j);
+        s->current = j;
+        bool skip = must_skip(s, j);
         int64_t pause = j->kind == JOB_RUN ? s->slow_runs : s->slow_copies;
         pthread_mutex_unlock(&s->lock);
         if (!skip)
@@ -185,13 +198,7 @@ static void *work(void *p)
         if (j->kind == JOB_RUN)
             kiln_run_unref(j->binding.run);
         pthread_mutex_lock(&s->lock);
-        s->busy = false;
-        if (j->kind == JOB_COPY_OUT_LATER)
-            note_copy_out(s, j, skip);
-        j->next = s->spare;
-        s->spare = j;
-        if (!s->first)
-            pthread_cond_broadcast(&s->idle);
+        end_job(s, j);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -216,19 +223,14 @@ static job *new_job(sim *s, job_kind kind, size_t bytes)
     return NULL;
 }
 
-/* With the lock held: how many failures the calling thread knows of. A thread that comes new to the device is to be
- * told of one that nobody was told of: what it was handed may be lacking. */
-static uint64_t *thread_knows(sim *s)
-{
-    if (!known[s->index])
-        known[s->index] = s->told + 1;
-    return &known[s->index];
-}
-
 /* With the lock held. */
 static void append(sim *s, job *j)
 {
-    j->seen = *thread_knows(s) - 1;
+    kiln_witness *w = &witnesses[s->index];
+    j->thread = kiln_witness_thread(&s->failures, w);
+    j->given = ++s->given;
+    if (j->kind == JOB_RUN)
+        w->given = j->given;
     *(s->first ? &s->last->next : &s->first) = j;
     s->last = j;
     pthread_cond_signal(&s->wake);
@@ -241,27 +243,45 @@ static void enqueue(sim *s, job *j)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* With the lock held: raises what went wrong since the last report. */
+/* With the lock held: waits for that job and those before it, whatever others give meanwhile. */
+static void wait_until(sim *s, uint64_t number)
+{
+    s->waiting++;
+    while (s->done < number)
+        pthread_cond_wait(&s->idle, &s->lock);
+    s->waiting--;
+}
+
+/* With the lock held: deals with a run that has failed. All that was given so far is over before anybody is told. */
+static void settle(sim *s)
+{
+    if (s->failing) {
+        s->skipped = s->given;
+        kiln_failures_add(&s->failures, s->failure.first, s->given, s->failure.thread, &s->failure.error);
+        s->failing = false;
+    }
+    wait_until(s, s->skipped);
+}
+
+static bool fail_lost(const sim *s)
+{
+    kiln_fail(KILN_E_LOST, "device", "sim:%d is lost: it does not answer any more", s->index);
+    return kiln_hint("other devices go on working; tensors on this one are gone");
+}
+
+/* With the lock held: raises what went wrong and the thread does not know of. */
 static bool report(sim *s)
 {
-    if (s->lost) {
-        kiln_fail(KILN_E_LOST, "device", "sim:%d is lost: it does not answer any more", s->index);
-        return kiln_hint("other devices go on working; tensors on this one are gone");
-    }
-    uint64_t *knows = thread_knows(s);
-    if (*knows > s->failures)
-        return true;
-    *knows = s->failures + 1;
-    s->told = s->failures;
-    kiln_fail(s->error.code, s->error.operation, "%s", s->error.message);
-    return kiln_hint("%s", s->error.hint);
+    if (s->lost)
+        return fail_lost(s);
+    settle(s);
+    return kiln_failures_tell(&s->failures, &witnesses[s->index], UINT64_MAX);
 }
 
 static bool drain(sim *s)
 {
     pthread_mutex_lock(&s->lock);
-    while (s->first || s->busy)
-        pthread_cond_wait(&s->idle, &s->lock);
+    wait_until(s, s->given);
     bool ok = report(s);
     pthread_mutex_unlock(&s->lock);
     return ok;
@@ -330,7 +350,7 @@ static void sim_close(void *dev)
 /* With the lock held: is there so much more? */
 static bool has_room(sim *s, size_t bytes)
 {
-    bool ok = (!s->lost || report(s)) && s->used + (int64_t)bytes <= s->size;
+    bool ok = (!s->lost || fail_lost(s)) && s->used + (int64_t)bytes <= s->size;
     if (s->fail_alloc >= 0 && s->fail_alloc-- == 0)
         ok = false;
     return ok;
@@ -400,8 +420,8 @@ static size_t sim_arena(void *dev, size_t bytes, kiln_address *address)
 {
     sim *s = dev;
     pthread_mutex_lock(&s->lock);
-    while (bytes < s->arena_bytes && (s->first || s->busy)) /* runs that were given before may use what goes */
-        pthread_cond_wait(&s->idle, &s->lock);
+    if (bytes < s->arena_bytes)
+        wait_until(s, s->given); /* runs that were given before may use what goes */
     if (!s->arena) {
         void *p = mmap(NULL, ARENA_RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         s->arena = p == MAP_FAILED ? NULL : p;
@@ -434,9 +454,9 @@ static bool sim_copy_in(void *dev, kiln_address to, const void *from, size_t byt
     j->to = (void *)(uintptr_t)(to - ELSEWHERE);
     j->from = j->data;
     j->bytes = bytes;
-    enqueue(s, j);
     pthread_mutex_lock(&s->lock);
-    bool ok = report(s);
+    append(s, j);
+    bool ok = !s->lost || fail_lost(s);
     pthread_mutex_unlock(&s->lock);
     return ok;
 }
@@ -469,23 +489,33 @@ static bool sim_copy_out_later(void *dev, void *to, kiln_address from, size_t by
     if (!j)
         return false;
     pthread_mutex_lock(&s->lock);
-    *ticket = j->number = ++s->outs_given;
     append(s, j);
+    *ticket = j->given;
     pthread_mutex_unlock(&s->lock);
     return true;
+}
+
+/* With the lock held. A run behind the copy that has failed is left to whoever waits for that. */
+static bool was_copied(sim *s, uint64_t ticket)
+{
+    wait_until(s, ticket);
+    if (ticket >= s->lost_first && ticket <= s->lost_last)
+        return fail_lost(s);
+    if (s->failing && s->failure.first < ticket)
+        settle(s);
+    if (!kiln_failures_tell(&s->failures, &witnesses[s->index], ticket))
+        return false;
+    return !kiln_failures_hit(&s->failures, ticket) ||
+           kiln_fail(KILN_E_STATE, "device", "sim:%d: a step failed before its results were copied", s->index);
 }
 
 static bool sim_copied_out(void *dev, uint64_t ticket)
 {
     sim *s = dev;
     pthread_mutex_lock(&s->lock);
-    while (s->outs_done < ticket)
-        pthread_cond_wait(&s->idle, &s->lock);
-    bool failed = s->outs_failed[ticket % KILN_COPIES_OUT], told = failed && report(s);
+    bool ok = was_copied(s, ticket);
     pthread_mutex_unlock(&s->lock);
-    if (told)
-        kiln_fail(KILN_E_STATE, "device", "sim:%d: a step failed before its results were copied", s->index);
-    return !failed;
+    return ok;
 }
 
 /* ---- Copies beside the queue ---- */
@@ -525,7 +555,7 @@ static bool sim_copy_in_later(void *dev, kiln_address to, const void *from, size
 {
     sim *s = dev;
     pthread_mutex_lock(&s->lock);
-    bool ok = !s->lost || report(s);
+    bool ok = !s->lost || fail_lost(s);
     pthread_mutex_unlock(&s->lock);
     *ticket = ok ? kiln_sim_copier_give(&s->copier, (void *)(uintptr_t)(to - ELSEWHERE), from, bytes, mark) : 0;
     return *ticket != 0;
@@ -547,12 +577,21 @@ static void *sim_lower(void *dev, const kiln_plan *plan)
     return kiln_cpu_lower(NULL, plan);
 }
 
+/* With the lock held: the number of its last run that is not over; 0: all are. */
+static uint64_t last_run(const sim *s, const void *exec)
+{
+    uint64_t last = s->current && s->current->kind == JOB_RUN && s->current->exec == exec ? s->current->given : 0;
+    for (const job *j = s->first; j; j = j->next)
+        if (j->kind == JOB_RUN && j->exec == exec)
+            last = j->given;
+    return last;
+}
+
 static void sim_dispose(void *dev, void *exec)
 {
     sim *s = dev;
     pthread_mutex_lock(&s->lock);
-    while (s->first || s->busy) /* a run of it may be waiting; errors are for whoever asks for results */
-        pthread_cond_wait(&s->idle, &s->lock);
+    wait_until(s, last_run(s, exec)); /* errors are for whoever asks for results */
     pthread_mutex_unlock(&s->lock);
     kiln_cpu_dispose(NULL, exec);
 }
