@@ -2,6 +2,7 @@
  * tell it. Fake drivers, first in the library path of a child process, stand for machines that are not here; they are
  * built where the CUDA plugin is, and what needs them is skipped where it is not. */
 #include "support/command.h"
+#include "kiln.h"
 #ifdef KILN_TEST_CUDA
 #include <cuda.h>
 #include "device/cuda/reason.h"
@@ -16,6 +17,8 @@ static int before(void **state)
     if (n < 0)
         return -1;
     self[n] = '\0';
+    if (setenv("SELF", self, 1))
+        return -1;
     *strrchr(self, '/') = '\0';
     if ((size_t)snprintf(fakes, sizeof fakes, "%s/fake", self) >= sizeof fakes)
         return -1;
@@ -108,6 +111,36 @@ static void test_refused(void **state)
     SAYS(69, CUDA_ALONE "FAKE_CUDA_MODE=2 $K train --device cuda:0", "prohibited mode");
 }
 
+/* In another process of this program, so that it sees the fake driver: CUDA that was asked for devices cannot be used
+ * in a child. */
+static int fork_and_look(void)
+{
+    if (kiln_device_count("cuda", NULL, 0) != 1)
+        return 1;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        kiln_device_parse("cuda:0");
+        kiln_report(stdout);
+        kiln_error_clear();
+        printf("auto is %s\n", kiln_device_name(kiln_device_auto()));
+        exit(0);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    return status;
+}
+
+static void test_fork(void **state)
+{
+    (void)state;
+    skip_without_cuda();
+    SAYS(0, CUDA_ALONE "$SELF --fork",
+         "cuda:0 cannot be used: CUDA was asked for devices by the process that this one was forked from",
+         "hint: fork before", "auto is cpu");
+    SAYS(0, CUDA_ALONE "FAKE_CUDA_FORKS=1 timeout 60 $K devices", "cuda:0 Fake GPU 0"); /* the driver itself forks */
+}
+
 static void test_no_device(void **state)
 {
     (void)state;
@@ -176,11 +209,14 @@ static void test_reasons(void **state)
 #endif
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "--fork") == 0)
+        return fork_and_look();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_here),    cmocka_unit_test(test_no_plugin), cmocka_unit_test(test_listed),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_no_device), cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_fork),      cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_reasons),
     };
     return cmocka_run_group_tests(tests, before, command_after);
 }

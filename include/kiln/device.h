@@ -9,7 +9,8 @@ extern "C" {
 #endif
 
 /* A device is a small value that can be copied and compared. Only KILN_CPU is known ahead; others come from
- * kiln_device_parse, kiln_device_auto or kiln_device_at. */
+ * kiln_device_parse, kiln_device_auto or kiln_device_at. In a child of fork the CPU can be used; a device that the
+ * parent has opened is refused there with KILN_E_DEVICE, and so is CUDA where the parent has asked for its devices. */
 typedef int32_t kiln_device;
 #define KILN_CPU       ((kiln_device)0)
 #define KILN_NO_DEVICE ((kiln_device)-1)
@@ -59,7 +60,9 @@ KILN_API int kiln_device_libraries(const char *kind, kiln_device_library *list, 
  */
 KILN_API bool kiln_device_describe(kiln_device device, kiln_device_info *info);
 
-/* Waits until the device has done everything given to it; false with the error of what failed on the way. */
+/* Waits until the device has done everything given to it; false with the error of what failed on the way. Where several
+ * threads use a device each is told once of a failure, here or when it next reads or runs something: that its own step
+ * failed, that one was skipped because another thread's failed before it, or that another thread's failed. */
 KILN_API bool kiln_device_wait(kiln_device device);
 
 /* Bytes of one device's memory as Kiln uses it. */

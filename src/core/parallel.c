@@ -28,8 +28,8 @@ static void omp_set_num_threads(int threads)
 
 enum { MAX_THREADS = 256 };
 
-static atomic_int thread_count; /* 0: not asked for yet */
-static _Thread_local bool inside;
+static atomic_int thread_count;         /* 0: not asked for yet */
+static _Thread_local bool inside, owns; /* a task is run; the pool is this thread's */
 
 static int clamp(long threads)
 {
@@ -205,7 +205,9 @@ void kiln_parallel(int64_t tasks, void (*body)(void *context, int64_t task, int 
     if (!outer)
         omp_set_num_threads(1);
     if (shared) {
+        owns = true;
         run_shared(tasks, body, context, wanted);
+        owns = false;
         pthread_mutex_unlock(&pool.owner);
     } else
         for (int64_t task = 0; task < tasks; task++)
@@ -215,23 +217,34 @@ void kiln_parallel(int64_t tasks, void (*body)(void *context, int64_t task, int 
     inside = outer;
 }
 
-/* A forked child has no helpers: it starts its own when it needs them. */
-static void forget_helpers(void)
+/* A forked child has no helpers: it starts its own when it needs them. Nothing of a job that another thread had under
+ * way is left, and no lock is as it was. */
+static void renew(void)
 {
+    pthread_mutex_init(&pool.owner, NULL);
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_cond_init(&pool.wake, NULL);
     pool.started = 0;
+    atomic_store(&pool.open, false);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.active, 0);
+    if (owns) /* it has forked in the middle of its own job */
+        pthread_mutex_lock(&pool.owner);
 }
 
 __attribute__((constructor)) static void load(void)
 {
-    pthread_atfork(NULL, NULL, forget_helpers);
+    pthread_atfork(NULL, NULL, renew);
 }
 
+/* Another thread may have a job under way while the process ends: then its helpers stay. */
 __attribute__((destructor)) static void unload(void)
 {
+    if (owns || pthread_mutex_trylock(&pool.owner) != 0)
+        return;
     atomic_store(&pool.stop, true);
     wake_sleepers();
     for (int i = 0; i < pool.started; i++)
         pthread_join(threads[i], NULL);
+    pool.started = 0;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/fork.h"
 #include "data/resident.h"
 #include "ops/op.h"
 
@@ -56,7 +57,8 @@ bool kiln_dataset_init(kiln_dataset *d, const kiln_dataset_kind *kind, const kil
     d->kind = kind;
     d->info = *info;
     d->info.repeatable |= kind->stored != NULL;
-    d->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_init(&d->lock, NULL);
+    d->forks = kiln_forks();
     d->info.name[sizeof d->info.name - 1] = '\0';
     if (info->count < 1)
         return kiln_fail(KILN_E_ARGUMENT, operation, "a data set needs at least one sample, not %lld",

@@ -36,6 +36,7 @@ struct kiln_dataset {
     uint64_t blank;          /* the bits of an element of x that stands for nothing: a black pixel */
 
     pthread_mutex_t lock;           /* of what follows */
+    unsigned forks;                 /* as kiln_forks said when the lock was made */
     struct kiln_resident *resident; /* copies of all samples on devices: resident.h */
     bool told;                      /* that they do not fit there */
 };

@@ -253,6 +253,7 @@ bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
         l->jumped = true;
         return false;
     }
+    l->jumped |= kiln_ring_renew(&l->ring);
     int64_t size = kiln_ring_batch_size(&l->ring, l->index);
     if (!take_batch(l, size)) {
         release_batch(l);

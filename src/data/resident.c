@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/fork.h"
 #include "core/parallel.h"
 #include "data/augment.h"
 #include "ops/samples.h"
@@ -242,6 +243,24 @@ static kiln_resident *put_there(kiln_dataset *d, kiln_device device, double shar
     return NULL;
 }
 
+/* The lock of a set is held while it is copied: in a forked child it may be that of a thread that is not there. */
+static pthread_mutex_t renewing = PTHREAD_MUTEX_INITIALIZER;
+
+__attribute__((constructor)) static void load(void)
+{
+    kiln_fork_hold(KILN_FORK_DATA, &renewing, NULL);
+}
+
+static void lock_set(kiln_dataset *d)
+{
+    pthread_mutex_lock(&renewing);
+    if (d->forks != kiln_forks())
+        pthread_mutex_init(&d->lock, NULL);
+    d->forks = kiln_forks();
+    pthread_mutex_unlock(&renewing);
+    pthread_mutex_lock(&d->lock);
+}
+
 static const kiln_resident *find_or_put(kiln_dataset *d, kiln_device device, double share, int64_t *first,
                                         bool *too_large)
 {
@@ -254,7 +273,7 @@ static const kiln_resident *find_or_put(kiln_dataset *d, kiln_device device, dou
         return r;
     }
     *first = 0;
-    pthread_mutex_lock(&d->lock);
+    lock_set(d);
     r = find(d, device);
     if (!r)
         r = put_there(d, device, share, too_large);
@@ -267,7 +286,7 @@ static void tell(kiln_dataset *d, kiln_device device, double share)
 {
     kiln_stored s;
     is_stored(d, &s);
-    pthread_mutex_lock(&d->lock);
+    lock_set(d);
     bool told = d->told;
     d->told = true;
     pthread_mutex_unlock(&d->lock);

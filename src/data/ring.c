@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/fail.h"
+#include "core/fork.h"
 #include "data/augment.h"
 
 int64_t kiln_ring_batch_size(const kiln_ring *r, int64_t index)
@@ -87,14 +88,30 @@ static void start_workers(kiln_ring *r)
 
 /* ---- The owner ---- */
 
+static void make_locks(kiln_ring *r)
+{
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->wake, NULL);
+    pthread_cond_init(&r->news, NULL);
+    r->forks = kiln_forks();
+}
+
 bool kiln_ring_init(kiln_ring *r)
 {
     r->slots = kiln_alloc_zero((size_t)r->nslots, sizeof *r->slots);
     if (!r->slots)
         return false;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->wake, NULL);
-    pthread_cond_init(&r->news, NULL);
+    make_locks(r);
+    return true;
+}
+
+bool kiln_ring_renew(kiln_ring *r)
+{
+    if (!r->slots || r->forks == kiln_forks())
+        return false;
+    make_locks(r);
+    r->started = r->busy = r->sleeping = 0;
+    r->listening = false;
     return true;
 }
 
@@ -102,6 +119,7 @@ void kiln_ring_stop(kiln_ring *r)
 {
     if (!r->slots)
         return;
+    kiln_ring_renew(r);
     pthread_mutex_lock(&r->lock);
     r->stop = true;
     atomic_fetch_add_explicit(&r->jump, 1, memory_order_relaxed);

@@ -29,6 +29,7 @@ typedef struct kiln_ring {
 
     pthread_t thread[KILN_RING_WORKERS];
     int started;
+    unsigned forks; /* as kiln_forks said when the workers were started: in a forked child they are not there */
     pthread_mutex_t lock;
     pthread_cond_t wake; /* for workers: there is room, or an end */
     pthread_cond_t news; /* for the owner: a slot is ready, or a worker is done */
@@ -48,6 +49,10 @@ typedef struct kiln_ring {
 bool kiln_ring_init(kiln_ring *r);
 void kiln_ring_stop(kiln_ring *r); /* ends the workers, for good */
 void kiln_ring_free(kiln_ring *r); /* after kiln_ring_stop; x and y of the slots are the owner's */
+
+/* In a forked child, which has none of the parent's workers: makes ready for others. True if it did, and the ring must
+ * be restarted then. */
+bool kiln_ring_renew(kiln_ring *r);
 
 /* Drops everything prepared, and begins at batch `index` of `epoch`. */
 void kiln_ring_restart(kiln_ring *r, int64_t epoch, int64_t index);

@@ -1,6 +1,7 @@
 /* The device layer's side of planning, copying and running: finds the open device and calls its table. */
 #include "plan/backend.h"
 #include "core/fail.h"
+#include "core/fork.h"
 #include "core/parallel.h"
 #include "device/device.h"
 #include "tensor/memory.h"
@@ -45,8 +46,8 @@ bool kiln_backend_lower(kiln_plan *plan)
 void kiln_backend_dispose(kiln_plan *plan)
 {
     void *dev;
-    const kiln_device_table *table = kiln_device_open(plan->device, &dev);
-    if (table)
+    const kiln_device_table *table = kiln_device_opened(plan->device, &dev);
+    if (table) /* otherwise it is the parent's of a forked process */
         table->dispose(dev, plan->exec);
 }
 
@@ -99,7 +100,9 @@ bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding)
 int64_t kiln_backend_generation(kiln_device device)
 {
     (void)device;
-    return kiln_threads(); /* scratch memory is sized for them */
+    /* Scratch memory is sized for the threads; in a forked child another thread may have been in the middle of a run,
+     * with the locks that belong to its plan. */
+    return (int64_t)kiln_forks() << 32 | kiln_threads();
 }
 
 kiln_error kiln_bad_index_error(const kiln_plan *plan, const kiln_bad_index *bad)

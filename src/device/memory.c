@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/fork.h"
 #include "device/blocks.h"
 #include "device/device.h"
 #include "plan/backend.h"
 #include "tensor/memory.h"
+#include "tensor/thread.h"
 
 typedef struct pool {
     kiln_blocks cached;
@@ -59,6 +61,17 @@ static pool *lock_pool(kiln_device device)
     pthread_mutex_lock(&lock);
     p->table = table;
     p->dev = dev;
+    return p;
+}
+
+/* The same for what was taken from an open device; NULL without an error where it is the parent's of a forked process:
+ * what was taken from it is not ours to give back. */
+static pool *lock_open(kiln_device device)
+{
+    void *dev;
+    pool *p = kiln_device_opened(device, &dev) ? pool_of(device) : NULL;
+    if (p)
+        pthread_mutex_lock(&lock);
     return p;
 }
 
@@ -239,7 +252,7 @@ bool kiln_memory_take(kiln_device device, size_t bytes, kiln_block *block)
 
 void kiln_memory_give(kiln_device device, kiln_block block)
 {
-    pool *p = block.address ? lock_pool(device) : NULL;
+    pool *p = block.address ? lock_open(device) : NULL;
     if (!p)
         return;
     p->stats.in_use -= block.bytes;
@@ -305,7 +318,7 @@ bool kiln_memory_take_arena(kiln_device device, size_t bytes, kiln_block *arena)
 
 void kiln_memory_give_arena(kiln_device device, kiln_block arena)
 {
-    pool *p = lock_pool(device);
+    pool *p = lock_open(device);
     if (!p)
         return;
     bool shared = arena.address == p->arena;
@@ -394,13 +407,38 @@ bool kiln_memory_trim(kiln_device device)
     return true;
 }
 
-/* Cached blocks go back before the devices are closed. */
+/* ---- Beginning and ending ---- */
+
+static void forget(pool *p)
+{
+    kiln_blocks_free(&p->cached);
+    *p = (pool){0};
+}
+
+/* Of what the parent has open nothing is ours. */
+static void leave_to_parent(void)
+{
+    for (int i = 0; i < POOLS; i++)
+        if (pools[i].table && pools[i].table != &kiln_cpu_table)
+            forget(&pools[i]);
+}
+
+__attribute__((constructor)) static void load(void)
+{
+    kiln_fork_hold(KILN_FORK_MEMORY, &lock, leave_to_parent);
+}
+
+/* Cached blocks go back before the devices are closed; unless other threads are at work, which may take and give as
+ * long as there is a process. */
 __attribute__((destructor(102))) static void unload(void)
 {
+    if (!kiln_thread_alone())
+        return;
+    pthread_mutex_lock(&lock);
     for (int i = 0; i < POOLS; i++) {
         if (pools[i].table)
             trim(&pools[i]);
-        kiln_blocks_free(&pools[i].cached);
-        pools[i] = (pool){0};
+        forget(&pools[i]);
     }
+    pthread_mutex_unlock(&lock);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/fail.h"
+#include "core/fork.h"
 #include "core/parallel.h"
 #include "device/device.h"
 #include "tensor/scope.h"
@@ -21,6 +22,7 @@ typedef struct kind {
     bool looked;
     char why[WHY];                   /* there is no plugin */
     _Atomic(void *) open[MAX_INDEX]; /* once set, neither it nor `table` changes: read without the lock */
+    bool forked[MAX_INDEX];          /* the process that this one was forked from has it open */
 } kind;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -136,7 +138,10 @@ int kiln_device_count(const char *name, char *why, size_t size)
 /* With the lock held. */
 static bool usable(kind *k, int index, char *why, size_t size)
 {
-    return !k->table->usable || k->table->usable(index, why, size);
+    if (!k->forked[index])
+        return !k->table->usable || k->table->usable(index, why, size);
+    snprintf(why, size, "it was opened by the process that this one was forked from, and a child cannot use it");
+    return false;
 }
 
 /* The first device of a kind that can be used; KILN_NO_DEVICE: none. */
@@ -202,6 +207,8 @@ static bool may_be_used(kind *k, kiln_device device)
     if (usable(k, device & 255, why, sizeof why))
         return true;
     kiln_fail(KILN_E_DEVICE, "device", "%s cannot be used: %s", kiln_device_name(device), why);
+    if (strstr(why, "forked from"))
+        return kiln_hint("fork before the device is first used, or start another program (posix_spawn, exec)");
     return kiln_hint("ask for \"auto\" to take the best device present");
 }
 
@@ -369,13 +376,36 @@ void kiln_device_scope_end(kiln_device_scope *scope)
     kiln_device_scope_leave(scope);
 }
 
-/* Everything that holds device memory is gone by now (destructors of a lower priority number run later). */
+/* ---- Beginning and ending ---- */
+
+/* What is open stays the parent's: its threads, and what a driver keeps of it, are not here. */
+static void leave_to_parent(void)
+{
+    for (int i = 0; i < KINDS; i++)
+        for (int d = 0; d < MAX_INDEX; d++)
+            if (kinds[i].open[d]) {
+                kinds[i].open[d] = NULL;
+                kinds[i].forked[d] = true;
+            }
+}
+
+__attribute__((constructor)) static void load(void)
+{
+    kiln_fork_hold(KILN_FORK_DEVICES, &lock, leave_to_parent);
+}
+
+/* Everything that holds device memory is gone by now (destructors of a lower priority number run later). While other
+ * threads are at work devices stay open: they go with the process. */
 __attribute__((destructor(101))) static void unload(void)
 {
+    if (!kiln_thread_alone())
+        return;
+    pthread_mutex_lock(&lock);
     for (int i = 0; i < KINDS; i++)
         for (int d = 0; d < MAX_INDEX; d++)
             if (kinds[i].open[d]) {
                 kinds[i].table->close(kinds[i].open[d]);
                 kinds[i].open[d] = NULL;
             }
+    pthread_mutex_unlock(&lock);
 }

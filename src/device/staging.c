@@ -19,10 +19,10 @@ bool kiln_staging_take(kiln_device device, size_t bytes, kiln_staging *staging)
 void kiln_staging_give(kiln_device device, kiln_staging *staging)
 {
     void *dev;
-    const kiln_device_table *table = staging->pinned ? kiln_device_open(device, &dev) : NULL;
+    const kiln_device_table *table = staging->pinned ? kiln_device_opened(device, &dev) : NULL;
     if (table)
         table->unpin(dev, staging->memory);
-    else
+    else if (!staging->pinned) /* otherwise it is the parent's of a forked process */
         kiln_free(staging->memory);
     *staging = (kiln_staging){0};
 }
@@ -53,11 +53,12 @@ bool kiln_copy_await(kiln_device device, uint64_t ticket)
     return !ticket || (table && table->await_copy(dev, ticket));
 }
 
+/* Where the device is not open, since it is the parent's of a forked process, nothing is under way. */
 bool kiln_copy_done(kiln_device device, uint64_t ticket, bool wait)
 {
     void *dev;
-    const kiln_device_table *table = ticket ? kiln_device_open(device, &dev) : NULL;
-    return !ticket || (table && table->copied(dev, ticket, wait));
+    const kiln_device_table *table = ticket ? kiln_device_opened(device, &dev) : NULL;
+    return !table || table->copied(dev, ticket, wait);
 }
 
 bool kiln_copy_out_later(kiln_device device, void *to, kiln_address from, size_t bytes, uint64_t *ticket)

@@ -4,9 +4,11 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/fork.h"
 #include "core/hash.h"
 #include "plan/code.h"
 #include "plan/plan.h"
+#include "tensor/thread.h"
 
 enum { BUCKETS = 1024 };
 
@@ -264,8 +266,14 @@ void kiln_plan_cache_set_bytes(int64_t bytes)
     set_limit(&cache.stats.byte_capacity, bytes);
 }
 
-/* Plans hold device resources; give them back before the devices go. */
+__attribute__((constructor)) static void load(void)
+{
+    kiln_fork_hold(KILN_FORK_PLANS, &cache.lock, NULL);
+}
+
+/* Plans hold device resources; give them back before the devices go. Other threads that are at work may use them. */
 __attribute__((destructor)) static void unload(void)
 {
-    kiln_plan_cache_set_capacity(0);
+    if (kiln_thread_alone())
+        kiln_plan_cache_set_capacity(0);
 }

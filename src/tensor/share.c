@@ -11,6 +11,17 @@
 static pthread_rwlock_t knowing = FAIR; /* which tensors are shared: read by every run, changed when one becomes so */
 static pthread_rwlock_t shared = FAIR;  /* all tensors that are */
 
+/* In a child of fork nobody else is under way. */
+static void others_are_gone(void)
+{
+    knowing = shared = (pthread_rwlock_t)FAIR;
+}
+
+__attribute__((constructor)) static void load(void)
+{
+    pthread_atfork(NULL, NULL, others_are_gone);
+}
+
 void kiln_turn_begin(kiln_turn turn)
 {
     pthread_rwlock_rdlock(&knowing);

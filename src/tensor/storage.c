@@ -1,6 +1,7 @@
 /* Storages: reference-counted memory behind tensors. */
 #include <pthread.h>
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "tensor/memory.h"
 #include "tensor/thread.h"
 
@@ -83,8 +84,15 @@ void kiln_run_unref(kiln_run *run)
     pthread_mutex_unlock(&runs_lock);
 }
 
+__attribute__((constructor)) static void load(void)
+{
+    kiln_fork_hold(KILN_FORK_RUNS, &runs_lock, NULL);
+}
+
 __attribute__((destructor(101))) static void unload(void)
 {
+    if (!kiln_thread_alone())
+        return;
     for (kiln_run *next; free_runs; free_runs = next) {
         next = free_runs->next;
         kiln_free(free_runs);

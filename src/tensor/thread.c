@@ -3,10 +3,12 @@
 #include <pthread.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/fork.h"
 
 _Thread_local kiln_thread *kiln_thread_current __attribute__((tls_model("initial-exec")));
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static atomic_int states; /* of all threads */
 
 /* ---- Recycled handles ---- */
 
@@ -106,18 +108,37 @@ static void thread_end(void *p)
     kiln_free(t->owned);
     kiln_free(t->frames);
     kiln_free(t);
+    atomic_fetch_sub(&states, 1);
 }
 
-/* The main thread's destructors do not run at exit: release what it still holds, so that leak checkers stay quiet. */
+bool kiln_thread_alone(void)
+{
+    return atomic_load(&states) == (kiln_thread_current ? 1 : 0);
+}
+
+/* The main thread's destructors do not run at exit: release what it still holds, so that leak checkers stay quiet.
+ * Others that are at work may use its tensors. */
 static void process_end(void)
 {
-    if (kiln_thread_current)
+    if (kiln_thread_current && kiln_thread_alone())
         thread_end(kiln_thread_current);
 }
 
 static void make_key(void)
 {
     pthread_key_create(&key, thread_end);
+}
+
+/* A forked child has one thread. */
+static void others_are_gone(void)
+{
+    atomic_store(&states, kiln_thread_current ? 1 : 0);
+}
+
+__attribute__((constructor)) static void load(void)
+{
+    pthread_atfork(NULL, NULL, others_are_gone);
+    kiln_fork_hold(KILN_FORK_HANDLES, &orphans_lock, NULL);
 }
 
 __attribute__((destructor)) static void unload(void)
@@ -142,5 +163,6 @@ kiln_thread *kiln_thread_make(void)
         return kiln_fail(KILN_E_MEMORY, NULL, "no room for the thread's state");
     }
     adopt_orphans(t);
+    atomic_fetch_add(&states, 1);
     return kiln_thread_current = t;
 }

@@ -37,6 +37,9 @@ typedef struct kiln_thread {
 kiln_tensor *kiln_thread_reuse(kiln_thread *th);
 void kiln_thread_recycle(kiln_thread *th, kiln_tensor *t, bool seen);
 
+/* Whether no other thread has a state: then nobody is at work, and what all threads share can be taken apart. */
+bool kiln_thread_alone(void);
+
 /* The calling thread's state, made on first use; NULL with an error when memory runs out. Asked for by every recorded
  * operation: the pointer is reached without a call. */
 extern _Thread_local kiln_thread *kiln_thread_current __attribute__((tls_model("initial-exec")));

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cuda.h>
 
@@ -19,9 +20,20 @@ static int setting(const char *name, int place, int otherwise)
 
 static int started;
 
+/* As the real one does, to start a program that makes device files. */
+static void fork_and_wait(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+}
+
 CUresult cuInit(unsigned flags)
 {
     (void)flags;
+    if (setting("FAKE_CUDA_FORKS", 0, 0))
+        fork_and_wait();
     CUresult code = (CUresult)setting("FAKE_CUDA_INIT", 0, CUDA_SUCCESS);
     started = code == CUDA_SUCCESS;
     return code;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/fork.h"
 #include "core/hash.h"
 #include "core/parallel.h"
 #include "device/cpu/call.h"
@@ -61,6 +62,11 @@ static const kiln_cpu_kernel *find_kernel(const kiln_op *op, kiln_dtype dtype)
 }
 
 static pthread_mutex_t fault_lock = PTHREAD_MUTEX_INITIALIZER;
+
+__attribute__((constructor)) static void load(void)
+{
+    kiln_fork_hold(KILN_FORK_FAULTS, &fault_lock, NULL);
+}
 
 void kiln_fault_report(const kiln_cpu_call *c, int64_t order, int64_t index, int64_t limit)
 {

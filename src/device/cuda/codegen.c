@@ -132,6 +132,18 @@ static void *compile_all(void *context)
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kiln_cuda_codegen *all;
 
+/* In a forked child there are no such threads, and nobody may wait for them when it ends. */
+static void forget_all(void)
+{
+    pthread_mutex_init(&all_lock, NULL);
+    all = NULL;
+}
+
+__attribute__((constructor)) static void load_codegen(void)
+{
+    pthread_atfork(NULL, NULL, forget_all);
+}
+
 static void stop_thread(struct kiln_cuda_codegen *gen)
 {
     pthread_mutex_lock(&gen->lock);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "core/fail.h"
+#include "core/fork.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/nvml.h"
 
@@ -44,6 +45,11 @@ bool kiln_cuda_bus(int index, char *bus, int size)
 bool kiln_cuda_usable(int index, char *why, size_t size)
 {
     CUdevice device;
+    if (kiln_cuda_driver_get()->forks != kiln_forks()) {
+        snprintf(why, size,
+                 "CUDA was asked for devices by the process that this one was forked from, and works only there");
+        return false;
+    }
     if (kiln_cuda_driver_get()->get(&device, index) != CUDA_SUCCESS) {
         snprintf(why, size, "the driver does not find it");
         return false;

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "core/fork.h"
 
 static kiln_cuda_driver driver;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -46,6 +47,7 @@ static CUresult ask(void)
 
 static void look(void)
 {
+    driver.forks = kiln_forks();
     /* Any driver of the same major version will do. */
     kiln_cuda_signs s = {.needed = CUDART_VERSION / 1000 * 1000, .visible = getenv("CUDA_VISIBLE_DEVICES")};
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

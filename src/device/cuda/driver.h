@@ -6,8 +6,9 @@
 #include "device/cuda/reason.h"
 
 typedef struct kiln_cuda_driver {
-    int count;   /* devices; 0: see why */
-    int version; /* the CUDA it knows: 13000 for 13.0; 0: there is no driver */
+    int count;      /* devices; 0: see why */
+    int version;    /* the CUDA it knows: 13000 for 13.0; 0: there is no driver */
+    unsigned forks; /* as kiln_forks said when it was asked: it works in that process alone */
     char why[480];
     __typeof__(&cuInit) init;
     __typeof__(&cuGetErrorString) error_text;

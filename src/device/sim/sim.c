@@ -88,18 +88,32 @@ static int64_t setting(const char *name, int64_t otherwise)
     return text && *text ? strtoll(text, NULL, 10) : otherwise;
 }
 
-static void set_up(void)
+static void make_locks(void)
 {
     for (int i = 0; i < MAX_DEVICES; i++) {
         sim *s = &devices[i];
-        s->index = i;
         pthread_mutex_init(&s->lock, NULL);
         pthread_cond_init(&s->wake, NULL);
         pthread_cond_init(&s->idle, NULL);
-        s->size = setting("KILN_SIM_MEMORY", (int64_t)1 << 30);
-        s->fail_alloc = s->lose_after = -1;
         kiln_sim_copier_init(&s->copier);
     }
+}
+
+static void set_up(void)
+{
+    make_locks();
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        sim *s = &devices[i];
+        s->index = i;
+        s->size = setting("KILN_SIM_MEMORY", (int64_t)1 << 30);
+        s->fail_alloc = s->lose_after = -1;
+    }
+}
+
+/* In a forked child devices of the parent can still be described. */
+__attribute__((constructor)) static void load(void)
+{
+    pthread_atfork(NULL, NULL, make_locks);
 }
 
 /* ---- The queue ---- */
