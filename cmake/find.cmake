@@ -46,6 +46,18 @@ function(kiln_link_files target)
     target_link_libraries(${target} PRIVATE ${JANSSON_LIBRARY} ${YAML_LIBRARY} ZLIB::ZLIB)
 endfunction()
 
+# SHA-256 for names of compiled kernels. Opened at run time: only its header is needed here.
+find_path(MD_INCLUDE_DIR sha2.h)
+mark_as_advanced(MD_INCLUDE_DIR)
+function(kiln_use_md target)
+    if(NOT MD_INCLUDE_DIR)
+        message(STATUS "libmd for ${target}: no, compiled kernels are not kept on disk")
+        return()
+    endif()
+    target_compile_definitions(${target} PRIVATE KILN_HAVE_MD)
+    target_include_directories(${target} SYSTEM PRIVATE ${MD_INCLUDE_DIR})
+endfunction()
+
 # The command reads logs (JSON) and draws curves (PNG).
 find_package(PNG REQUIRED)
 function(kiln_link_cli target)

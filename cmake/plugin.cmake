@@ -31,6 +31,7 @@ macro(kiln_cuda_plugin)
         find_package(CUDAToolkit REQUIRED)
         message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}")
         kiln_plugin(cuda CUDA::cudart_static ${CMAKE_DL_LIBS} Threads::Threads)
+        kiln_use_md(kiln-cuda)
         set(here ${PROJECT_SOURCE_DIR}/src/device/cuda)
         # Rounded after every operation, as the CPU's and the generated kernels are: the same bits, fused or not.
         set_source_files_properties(${here}/group.cu ${here}/random.cu ${here}/rows.cu PROPERTIES COMPILE_OPTIONS -fmad=false)

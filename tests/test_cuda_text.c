@@ -2,6 +2,7 @@
  * device that runs nothing (fake/lowering.c), and every text goes through the compiler. Skipped where that is not
  * there. */
 #include <dlfcn.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "models.h"
 #include "support/core.h"
@@ -173,6 +174,25 @@ static void test_augmented(void **state)
     }
 }
 
+/* A folder for compiled kernels that others can write to is not used, which is said once. Texts compile all the same.
+ */
+static void test_not_kept(void **state)
+{
+    (void)state;
+    char folder[64];
+    snprintf(folder, sizeof folder, "%s/kiln", cache);
+    assert_int_equal(chmod(folder, 0777), 0);
+    while (kiln_next_notice())
+        ;
+    assert_true(counted("fake_compiles"));
+    const char *notice = kiln_next_notice();
+    assert_non_null(notice);
+    assert_non_null(strstr(notice, "can be written to by others"));
+    assert_true(counted("fake_compiles"));
+    assert_null(kiln_next_notice());
+    assert_int_equal(chmod(folder, 0700), 0);
+}
+
 /* Of all steps before. */
 static void test_waves_are_in_order(void **state)
 {
@@ -194,10 +214,10 @@ int main(void)
     }
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),       cmocka_unit_test(test_samples),
-                                       cmocka_unit_test(test_slabs),     cmocka_unit_test(test_tf32),
-                                       cmocka_unit_test(test_parts),     cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_augmented), cmocka_unit_test(test_waves_are_in_order)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mlp),       cmocka_unit_test(test_samples),  cmocka_unit_test(test_slabs),
+        cmocka_unit_test(test_tf32),      cmocka_unit_test(test_parts),    cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_augmented), cmocka_unit_test(test_not_kept), cmocka_unit_test(test_waves_are_in_order)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

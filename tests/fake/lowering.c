@@ -188,6 +188,20 @@ static bool compiles(const char *text)
            (kiln_cuda_compile(text, 80, take, NULL) && kiln_cuda_compile(text, 90, take, NULL));
 }
 
+KILN_PLUGIN_API int
+fake_compiles(void); /* whether a kernel can be compiled, as a step's is: the compiler is made ready */
+
+static void nothing(void)
+{
+}
+
+int fake_compiles(void)
+{
+    static const char text[] = "extern \"C\" __global__ void kiln_generated() {}";
+    kiln_cuda_compiler_prepare(text, 90, nothing);
+    return compiles(text);
+}
+
 static bool compile_group(const kiln_cuda_call *c)
 {
     kiln_cuda_lowered *w = kiln_alloc_zero(1, sizeof *w);

@@ -1,16 +1,11 @@
-/* Compiling generated text: NVRTC, opened when it is first needed, and cubins on disk ($XDG_CACHE_HOME/kiln, else
- * ~/.cache/kiln). A file there counts only if its header, its length and its checksum are right; it appears by a
- * rename, so it is whole or not there. What cannot be read or written is compiled again. */
-#include <errno.h>
+/* Compiling generated text: NVRTC, opened when it is first needed, unless the kernel is on disk already (cubins.h). */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include "core/alloc.h"
-#include "core/hash.h"
 #include "device/cuda/codegen.h"
+#include "device/cuda/cubins.h"
 #include "device/cuda/library.h"
 
 /* ---- Headers that generated text includes, as they were when this was compiled ---- */
@@ -132,122 +127,55 @@ static void *compile(const char *text, int capability, size_t *bytes)
     return cubin;
 }
 
-/* ---- On disk ---- */
+/* ---- With what is on disk ---- */
 
-typedef struct file_header {
-    char magic[8];
-    uint64_t key[2]; /* of the text, the headers, CUDA's version and the device */
-    uint64_t bytes, checksum;
-} file_header;
+/* What a kernel is compiled from: the text, the headers, CUDA's version and the device. */
+static kiln_cuda_key of_headers;
+static bool have_headers;
+static pthread_once_t hashed = PTHREAD_ONCE_INIT;
 
-static const char magic[8] = "kilncub1";
-
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+static void hash_headers(void)
 {
-    const unsigned char *p = data;
-    for (; bytes >= 8; p += 8, bytes -= 8) {
-        uint64_t word;
-        memcpy(&word, p, 8);
-        hash = kiln_mix(hash, word);
+    const char *texts[2 * HEADERS];
+    for (int i = 0; i < HEADERS; i++) {
+        texts[2 * i] = headers[i].name;
+        texts[2 * i + 1] = headers[i].text;
     }
-    uint64_t rest = bytes;
-    for (; bytes; bytes--)
-        rest = rest << 8 | *p++;
-    return kiln_mix(hash, rest);
+    have_headers = kiln_cuda_key_make(&of_headers, texts, 2 * HEADERS);
 }
 
-static file_header header_of(const char *text, int capability)
+static bool key_of(const char *text, int capability, kiln_cuda_key *key)
 {
-    file_header h = {0};
-    memcpy(h.magic, magic, sizeof magic);
-    for (int k = 0; k < 2; k++) {
-        uint64_t hash = kiln_mix((uint64_t)k + 1, (uint64_t)CUDART_VERSION << 32 | (uint64_t)capability);
-        for (int i = 0; i < HEADERS; i++)
-            hash = hash_bytes(hash, headers[i].text, strlen(headers[i].text));
-        h.key[k] = hash_bytes(hash, text, strlen(text));
-    }
-    return h;
-}
-
-enum { PATH = 1024 };
-
-/* The folder, with a slash at its end; false when nobody says where. */
-static bool cache_folder(char *path, bool make)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool own = cache && *cache == '/';
-    int n = own ? snprintf(path, PATH, "%s/", cache) : snprintf(path, PATH, "%s/.cache/", home && *home ? home : "");
-    if ((!own && !(home && *home == '/')) || n < 0 || n > PATH - 128)
-        return false;
-    if (make)
-        mkdir(path, 0700);
-    strcat(path, "kiln/");
-    return !make || mkdir(path, 0700) == 0 || errno == EEXIST;
-}
-
-static void file_name(char *path, const file_header *h)
-{
-    size_t n = strlen(path);
-    snprintf(path + n, PATH - n, "cuda-%016llx%016llx.cubin", (unsigned long long)h->key[0],
-             (unsigned long long)h->key[1]);
-}
-
-static void *read_cubin(const file_header *want, size_t *bytes)
-{
-    char path[PATH];
-    if (!cache_folder(path, false))
-        return NULL;
-    file_name(path, want);
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return NULL;
-    file_header h;
-    struct stat st;
-    void *cubin = NULL;
-    if (fread(&h, sizeof h, 1, f) == 1 && !memcmp(h.magic, want->magic, sizeof h.magic) &&
-        !memcmp(h.key, want->key, sizeof h.key) && fstat(fileno(f), &st) == 0 && h.bytes > 0 &&
-        (uint64_t)st.st_size == sizeof h + h.bytes && (cubin = kiln_alloc(h.bytes, 1)) &&
-        (fread(cubin, 1, h.bytes, f) != h.bytes || hash_bytes(0, cubin, h.bytes) != h.checksum)) {
-        kiln_free(cubin);
-        cubin = NULL;
-    }
-    fclose(f);
-    *bytes = cubin ? h.bytes : 0;
-    return cubin;
-}
-
-static void write_cubin(const file_header *key, const void *cubin, size_t bytes)
-{
-    char path[PATH], temporary[PATH + 32];
-    if (!cache_folder(path, true))
-        return;
-    file_name(path, key);
-    snprintf(temporary, sizeof temporary, "%s.%ld.XXXXXX", path, (long)getpid());
-    int fd = mkstemp(temporary);
-    FILE *f = fd >= 0 ? fdopen(fd, "wb") : NULL;
-    if (!f) {
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
-    file_header h = *key;
-    h.bytes = bytes;
-    h.checksum = hash_bytes(0, cubin, bytes);
-    bool ok = fwrite(&h, sizeof h, 1, f) == 1 && fwrite(cubin, 1, bytes, f) == bytes;
-    if (fclose(f) != 0 || !ok || rename(temporary, path) != 0)
-        unlink(temporary);
+    char in_words[2 * sizeof of_headers.hash + 1], versions[64];
+    pthread_once(&hashed, hash_headers);
+    for (size_t i = 0; i < sizeof of_headers.hash; i++)
+        snprintf(in_words + 2 * i, 3, "%02x", of_headers.hash[i]);
+    snprintf(versions, sizeof versions, "CUDA %d, capability %d", CUDART_VERSION, capability);
+    const char *const texts[] = {in_words, versions, text};
+    return have_headers && kiln_cuda_key_make(key, texts, sizeof texts / sizeof *texts);
 }
 
 static void *find_or_compile(const char *text, int capability, size_t *bytes)
 {
-    file_header key = header_of(text, capability);
-    void *cubin = read_cubin(&key, bytes);
+    kiln_cuda_key key;
+    bool kept = key_of(text, capability, &key);
+    void *cubin = kept ? kiln_cuda_cubin_read(&key, bytes) : NULL;
     if (cubin)
         return cubin;
     cubin = open_nvrtc() ? compile(text, capability, bytes) : NULL;
-    if (cubin)
-        write_cubin(&key, cubin, *bytes);
+    if (cubin && kept)
+        kiln_cuda_cubin_write(&key, cubin, *bytes);
     return cubin;
+}
+
+/* Once a process, to the first thread that wants something compiled. */
+static void say_if_not_kept(void)
+{
+    static bool said;
+    char why[256];
+    if (!said && !kiln_cuda_cubins_kept(why, sizeof why))
+        kiln_notice("compiled kernels are not kept for other processes: %s", why);
+    said = true;
 }
 
 /* What goes wrong here is met again, and passed over, by the thread that compiles: it is no error of the caller's. */
@@ -259,8 +187,9 @@ void kiln_cuda_compiler_prepare(const char *text, int capability, void (*at_exit
     bool was_ok = kiln_ok();
     size_t bytes = 0;
     pthread_mutex_lock(&once);
-    file_header key = header_of(text, capability);
-    void *cubin = prepared ? NULL : read_cubin(&key, &bytes);
+    say_if_not_kept();
+    kiln_cuda_key key;
+    void *cubin = !prepared && key_of(text, capability, &key) ? kiln_cuda_cubin_read(&key, &bytes) : NULL;
     if (!cubin && !prepared && open_nvrtc()) {
         prepared = true;
         cubin = compile("__global__ void nothing() {}", capability, &bytes);
