@@ -11,7 +11,10 @@ UNRANDOMISED  = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 # $(call build,PRESET[,configure options])
 build = cmake --preset $(1) $(2) && cmake --build --preset $(1) -j $(JOBS)
-ctest = ctest --preset $(1) -j $(JOBS) -R '$(TESTS)' -E '$(SKIP)'
+# $(call ctest,PRESET[,run by]): the tests, and why some were skipped
+ctest = $(2) ctest --preset $(1) -j $(JOBS) -R '$(TESTS)' -E '$(SKIP)'; status=$$?; \
+	sed -n 's/^\[  SKIPPED \] \([a-z0-9]*: .*\)/skipped: \1/p; t; /^skipped: /p' \
+	    build/$(1)/Testing/Temporary/LastTest.log | sort | uniq -c; exit $$status
 
 .PHONY: all install-build test train bench debug plain asan ubsan tsan fuzz format check-format tidy install \
         clean help
@@ -36,7 +39,7 @@ bench: all ## build and run the benchmarks
 
 debug plain asan ubsan tsan: ## build that preset and run its tests
 	@$(call build,$@)
-	@$(UNRANDOMISED) $(call ctest,$@)
+	@$(call ctest,$@,$(UNRANDOMISED))
 
 FUZZ_SECONDS ?= 60
 fuzz: ## build the fuzz targets with clang and run each for FUZZ_SECONDS

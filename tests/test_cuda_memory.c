@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "support/devices.h"
 #include "support/skip.h"
 #include "support/train.h"
 #include "tensor/memory.h"
@@ -357,7 +358,7 @@ int main(void)
     char why[300];
     if (kiln_device_count("cuda", why, sizeof why) < 1) {
         printf("skipped: there is no CUDA device: %s\n", why);
-        return 0;
+        return TEST_SKIPPED;
     }
     const char *check = getenv("KILN_CUDA_MEMCHECK");
     guarded = check && (strcmp(check, "1") == 0 || strcmp(check, "exact") == 0);

@@ -447,7 +447,7 @@ static void test_a_fault_and_a_plan_that_goes(void **state)
 int main(void)
 {
     if (!fake_cuda_wanted()) {
-        printf("the CUDA plugin was not built: skipped\n");
+        printf("skipped: the CUDA plugin was not built\n");
         return TEST_SKIPPED;
     }
     setenv("KILN_CUDA_JIT", "0", 1); /* nothing that is compiled would run */

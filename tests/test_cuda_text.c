@@ -204,12 +204,12 @@ static void test_waves_are_in_order(void **state)
 int main(void)
 {
     if (!fake_cuda_wanted()) {
-        printf("the CUDA plugin was not built: skipped\n");
+        printf("skipped: the CUDA plugin was not built\n");
         return TEST_SKIPPED;
     }
     void *compiler = dlopen("libnvrtc.so.13", RTLD_NOW);
     if (!compiler) {
-        printf("NVRTC is not there (libnvrtc.so.13): skipped\n");
+        printf("skipped: NVRTC is not there (libnvrtc.so.13)\n");
         return TEST_SKIPPED;
     }
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */

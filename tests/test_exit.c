@@ -207,6 +207,8 @@ static void test_unload(void **state)
     assert_non_null(realpath(info.dli_fname, library));
     snprintf(program, sizeof program, "%s", self);
     strcpy(strrchr(program, '/'), "/fake/unload");
+    if (access(program, X_OK) != 0)
+        skip_because("fake/unload is not beside this program");
     expect_good_end((char *[]){program, library, NULL});
 }
 

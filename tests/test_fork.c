@@ -453,7 +453,7 @@ static void test_another_device(void **state)
 int main(void)
 {
 #ifdef __SANITIZE_THREAD__
-    printf("ThreadSanitizer does not let a forked child start threads: skipped\n");
+    printf("skipped: ThreadSanitizer does not let a forked child start threads\n");
     return TEST_SKIPPED;
 #endif
     const struct CMUnitTest tests[] = {

@@ -7,7 +7,8 @@
 enum { TEST_DEVICES = 8, TEST_SKIPPED = 77 /* ctest says "Skipped" */ };
 
 /* The devices of KILN_TEST_DEVICES ("cpu,cuda:1"); without it the CPU, sim:0 where the plugin is there, and cuda:0
- * where there is a GPU. One that is not there is named with the reason. */
+ * where there is a GPU. One that is not there is named with the reason; with KILN_TEST_WHOLE=1 there are none then: the
+ * others have been tested elsewhere. KILN_TEST_ELSEWHERE=cuda leaves GPUs out where no devices are named. */
 int devices_under_test(kiln_device devices[TEST_DEVICES]);
 
 /* Whether it computes with the CPU's kernels: then its results have the same bits. */
