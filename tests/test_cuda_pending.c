@@ -280,6 +280,23 @@ static void test_launches_that_fail(void **state)
     drop(&n);
 }
 
+/* Blocks of a chain wait for each other. Where other processes run kernels beside them, that all of them run at the
+ * same time is asked for. */
+static void test_a_shared_device(void **state)
+{
+    (void)state;
+    net n = ready(HIDDEN);
+    tell("fake_share", 1);
+    do_steps(&n, 3);
+    assert_true(kiln_device_wait(device));
+    expect_launched(3, 3);
+    tell("fake_share", 0);
+    do_steps(&n, 3);
+    assert_true(kiln_device_wait(device));
+    expect_launched(3, 3);
+    drop(&n);
+}
+
 /* ---- Several threads ---- */
 
 typedef struct asker { /* what another thread met */
@@ -463,6 +480,7 @@ int main(void)
                                        cmocka_unit_test(test_batches_are_gathered_ahead),
                                        cmocka_unit_test(test_a_fault_among_several),
                                        cmocka_unit_test(test_launches_that_fail),
+                                       cmocka_unit_test(test_a_shared_device),
                                        cmocka_unit_test(test_a_fault_and_two_threads),
                                        cmocka_unit_test(test_told_at_the_next_step),
                                        cmocka_unit_test(test_launches_of_another_thread_fail),

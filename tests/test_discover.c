@@ -94,6 +94,7 @@ static void test_listed(void **state)
     SAYS(69, CUDA_ALONE "$K train --device cuda:1", "there is no cuda:1: 1 cuda device is present (cuda:0)");
     SAYS(69, CUDA_ALONE "CUDA_VISIBLE_DEVICES=0 $K train --device cuda:1", "CUDA_VISIBLE_DEVICES is \"0\"");
     SAYS(0, CUDA_ALONE "FAKE_CUDA_MODE=3 $K devices", "9.0, for one process at a time", "kiln train uses cuda:0");
+    SAYS(0, CUDA_ALONE "FAKE_CUDA_MPS=1 $K devices", "9.0, shared through MPS", "kiln train uses cuda:0");
 }
 
 /* Devices that are there but must not be used. */

@@ -83,6 +83,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice dev
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = capability / 10; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = capability % 10; break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 12; break;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED: *value = setting("FAKE_CUDA_MPS", device, 0); break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: *value = setting("FAKE_CUDA_MODE", device, CU_COMPUTEMODE_DEFAULT); break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }

@@ -69,6 +69,11 @@ int fake_fail_launches(int fail)
     return failing = fail;
 }
 
+int fake_share(int shared)
+{
+    return device->shared = shared;
+}
+
 int fake_give_way(int us)
 {
     return gives_way = us;
@@ -166,6 +171,7 @@ static void launch(const cudaLaunchConfig_t *how, const kiln_cuda_chain *chain, 
     memcpy(&walk, parameters, sizeof walk);
     wrong += walk.run != launched + 1 || walk.runs < 1 || walk.runs > KILN_CUDA_MOST_RUNS;
     wrong += walk.base != *walk.barrier;
+    wrong += how->numAttrs != 1 || (how->attrs->id == cudaLaunchAttributeCooperative) != device->shared;
     *walk.barrier += barriers_of(chain, (unsigned)walk.runs) * how->gridDim.x;
     gathered_ahead += chain->ahead && walk.runs > 1;
     for (unsigned i = 0; i < walk.runs; i++)

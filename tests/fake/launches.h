@@ -14,6 +14,7 @@ KILN_PLUGIN_API int fake_wrong(void);             /* launches and runs that were
 KILN_PLUGIN_API int fake_begin(int runs);         /* lets so many runs begin; how many have not begun yet */
 KILN_PLUGIN_API int fake_fault(int run);          /* lets the launched run with this number meet a bad index; it */
 KILN_PLUGIN_API int fake_fail_launches(int fail); /* whether launches fail from now on; it */
+KILN_PLUGIN_API int fake_share(int shared);       /* whether other processes use the device, too; it */
 KILN_PLUGIN_API int fake_give_way(int us);        /* whoever gives up the device's lock lets others go first; it */
 
 #ifdef KILN_FAKE_PLUGIN

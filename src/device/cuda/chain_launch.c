@@ -65,11 +65,12 @@ static bool reset_barrier(kiln_cuda_device *d, kiln_cuda_chain *chain)
 
 /* Blocks wait for each other, so all have to be on the device at once. A cooperative launch sees to that. A chain that
  * is launched by itself has the device to itself, and no more blocks than multiprocessors: it need not ask, and can be
- * brought near while the run before it ends. */
+ * brought near while the run before it ends. Unless other processes run kernels beside ours: two chains that each had a
+ * part of their blocks on the device would wait for ever. */
 static cudaLaunchAttribute how_to_launch(const kiln_cuda_device *d, const kiln_cuda_chain *chain)
 {
     cudaLaunchAttribute a = {.id = cudaLaunchAttributeCooperative, .val = {.cooperative = 1}};
-    if (chain->alone && d->capability >= 90) {
+    if (chain->alone && d->capability >= 90 && !d->shared) {
         a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         a.val.programmaticStreamSerializationAllowed = 1;
     }

@@ -27,6 +27,7 @@ typedef struct kiln_cuda_device {
     kiln_cuda_record *mapped; /* the same, as kernels address it */
     int multiprocessors;
     int capability;            /* 90 for 9.0 */
+    bool shared;               /* other processes may run kernels beside ours */
     pthread_mutex_t lock;      /* of everything below, and of the order of work on the stream */
     uint64_t runs;             /* given so far */
     uint64_t given;            /* runs, and copies to the host that are asked about later */

@@ -42,6 +42,14 @@ bool kiln_cuda_bus(int index, char *bus, int size)
     return index < d->count && d->get(&device, index) == CUDA_SUCCESS && d->bus(bus, size, device) == CUDA_SUCCESS;
 }
 
+bool kiln_cuda_is_shared(int index)
+{
+    const kiln_cuda_driver *d = kiln_cuda_driver_get();
+    CUdevice device;
+    return index < d->count && d->get(&device, index) == CUDA_SUCCESS &&
+           attribute(device, CU_DEVICE_ATTRIBUTE_MPS_ENABLED) != 0;
+}
+
 bool kiln_cuda_usable(int index, char *why, size_t size)
 {
     CUdevice device;
@@ -103,7 +111,8 @@ bool kiln_cuda_describe(int index, kiln_device_info *info)
     info->capability[0] = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     info->capability[1] = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     bool alone = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
-    snprintf(info->features, sizeof info->features, "compute capability %d.%d%s", info->capability[0],
-             info->capability[1], alone ? ", for one process at a time" : "");
+    snprintf(info->features, sizeof info->features, "compute capability %d.%d%s%s", info->capability[0],
+             info->capability[1], alone ? ", for one process at a time" : "",
+             kiln_cuda_is_shared(index) ? ", shared through MPS" : "");
     return true;
 }

@@ -13,4 +13,7 @@ int kiln_cuda_libraries(kiln_device_library *list, int room);
 /* Where the device sits ("0000:17:00.0"); false, without an error, where the driver does not say. */
 bool kiln_cuda_bus(int index, char *bus, int size);
 
+/* Whether other processes may run kernels beside this one's (MPS). */
+bool kiln_cuda_is_shared(int index);
+
 #endif
