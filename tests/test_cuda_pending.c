@@ -280,6 +280,34 @@ static void test_launches_that_fail(void **state)
     drop(&n);
 }
 
+/* A launch that lacks memory is tried again when the pool has given some back; unless there are runs in it that were
+ * given before: they are lost, and that is told. */
+static void test_launches_without_memory(void **state)
+{
+    (void)state;
+    net n = ready(HIDDEN);
+    tell("fake_fail_launches", 2);
+    do_steps(&n, 1);
+    expect_launched(1, 1);
+    assert_true(kiln_device_wait(device));
+    static float values[BATCH * IN];
+    kiln_tensor *y = look(&n);
+    assert_true(kiln_read(y, values, sizeof values)); /* what the second attempt made counts */
+    kiln_release(y);
+
+    hold_back(&n, 3);
+    tell("fake_begin", 2);
+    tell("fake_fail_launches", 2);
+    assert_false(step(&n));
+    assert_int_equal(kiln_last_error()->code, KILN_E_DEVICE);
+    kiln_error_clear();
+    expect_launched(0, 0);
+    assert_true(kiln_device_wait(device)); /* it was told */
+    do_steps(&n, 1);
+    expect_launched(1, 1);
+    drop(&n);
+}
+
 /* Blocks of a chain wait for each other. Where other processes run kernels beside them, that all of them run at the
  * same time is asked for. */
 static void test_a_shared_device(void **state)
@@ -480,6 +508,7 @@ int main(void)
                                        cmocka_unit_test(test_batches_are_gathered_ahead),
                                        cmocka_unit_test(test_a_fault_among_several),
                                        cmocka_unit_test(test_launches_that_fail),
+                                       cmocka_unit_test(test_launches_without_memory),
                                        cmocka_unit_test(test_a_shared_device),
                                        cmocka_unit_test(test_a_fault_and_two_threads),
                                        cmocka_unit_test(test_told_at_the_next_step),

@@ -95,5 +95,7 @@ bool kiln_failures_tell(kiln_failures *f, kiln_witness *w, uint64_t until)
 void kiln_failures_told(kiln_failures *f, kiln_witness *w)
 {
     kiln_witness_thread(f, w);
-    w->knows = f->told = f->count;
+    if (w->knows + 1 == f->count)
+        w->knows = f->count;
+    f->told = f->count;
 }

@@ -43,7 +43,7 @@ KILN_PLUGIN_API void kiln_failures_add(kiln_failures *f, uint64_t first, uint64_
  */
 KILN_PLUGIN_API bool kiln_failures_tell(kiln_failures *f, kiln_witness *w, uint64_t until);
 
-/* The caller has been told of all failures by other means. */
+/* The caller has been told of the latest failure by other means. */
 KILN_PLUGIN_API void kiln_failures_told(kiln_failures *f, kiln_witness *w);
 
 /* Whether the work of that number failed or was skipped; also true if that is so long ago that nobody knows. */

@@ -20,7 +20,7 @@ static kiln_cuda_device *device;
 static expectation expected[RUNS]; /* by number */
 static uint64_t launched, begun;   /* the last numbers */
 static int launches, runs, wrong, gathered_ahead;
-static bool failing;
+static int failing;
 static atomic_int gives_way; /* microseconds */
 
 int fake_launches(void)
@@ -186,6 +186,10 @@ static void launch(const cudaLaunchConfig_t *how, const kiln_cuda_chain *chain, 
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *how, const void *kernel, void **arguments);
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *how, const void *kernel, void **arguments)
 {
+    if (failing == 2) { /* once */
+        failing = 0;
+        return cudaErrorMemoryAllocation;
+    }
     if (failing)
         return cudaErrorLaunchOutOfResources;
     launch(how, ((const kiln_cuda_exec *)kernel)->parts[0].chain, arguments[0]);

@@ -13,7 +13,7 @@ KILN_PLUGIN_API int fake_gathered_ahead(void);    /* launches of several runs th
 KILN_PLUGIN_API int fake_wrong(void);             /* launches and runs that were not as they should be */
 KILN_PLUGIN_API int fake_begin(int runs);         /* lets so many runs begin; how many have not begun yet */
 KILN_PLUGIN_API int fake_fault(int run);          /* lets the launched run with this number meet a bad index; it */
-KILN_PLUGIN_API int fake_fail_launches(int fail); /* whether launches fail from now on; it */
+KILN_PLUGIN_API int fake_fail_launches(int fail); /* 1: launches fail from now on; 2: one, for want of memory; it */
 KILN_PLUGIN_API int fake_share(int shared);       /* whether other processes use the device, too; it */
 KILN_PLUGIN_API int fake_give_way(int us);        /* whoever gives up the device's lock lets others go first; it */
 

@@ -89,6 +89,13 @@ static void release(void *dev, kiln_address address, size_t bytes)
     kiln_free((void *)(uintptr_t)address);
 }
 
+/* What says that it may find memory when the pool gives some back. */
+static uint64_t overhead(void *dev)
+{
+    (void)dev;
+    return 1;
+}
+
 static bool flush(kiln_cuda_device *d)
 {
     pthread_mutex_lock(&d->lock);
@@ -288,6 +295,7 @@ static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .close = close_device,
                                         .allocate = allocate,
                                         .release = release,
+                                        .overhead = overhead,
                                         .copy_in = copy_in,
                                         .copy_out = copy_out,
                                         .supports = kiln_cuda_supports,

@@ -11,10 +11,13 @@
  * number and its flight before anything else happens. */
 bool kiln_cuda_pend(kiln_cuda_device *d, kiln_cuda_chain *chain, const void *kernel, const kiln_binding *b);
 
-/* Launches what is pending: if it is time to, or in any case. Where that fails, which is an error of the caller's,
- * these runs have failed, and are no flights any more. */
-bool kiln_cuda_flush_due(kiln_cuda_device *d);
+/* Launches what is pending. Where that fails, which is an error of the caller's, these runs have failed, and are no
+ * flights any more. */
 bool kiln_cuda_flush(kiln_cuda_device *d);
+
+/* The same if it is time to, for a run that is just being given and is the last of them. If it alone cannot be
+ * launched, nothing has happened: where memory was lacking, it can be given again. */
+bool kiln_cuda_flush_due(kiln_cuda_device *d);
 
 /* Gives up what is pending, as runs that have failed: the device cannot be used any more. */
 void kiln_cuda_abandon(kiln_cuda_device *d);
