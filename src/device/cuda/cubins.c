@@ -19,6 +19,7 @@
 #include <sha2.h>
 
 static struct {
+    void *library; /* stays open */
     __typeof__(&SHA256Init) init;
     __typeof__(&SHA256Update) update;
     __typeof__(&SHA256Final) final;
@@ -28,14 +29,14 @@ static char no_sha[200]; /* why there is none */
 
 static void open_md(void)
 {
-    void *library = dlopen("libmd.so.0", RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
+    sha.library = dlopen("libmd.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!sha.library) {
         snprintf(no_sha, sizeof no_sha, "libmd, which tells them apart, cannot be opened: %s", dlerror());
         return;
     }
-    *(void **)&sha.init = dlsym(library, "SHA256Init");
-    *(void **)&sha.update = dlsym(library, "SHA256Update");
-    *(void **)&sha.final = dlsym(library, "SHA256Final");
+    *(void **)&sha.init = dlsym(sha.library, "SHA256Init");
+    *(void **)&sha.update = dlsym(sha.library, "SHA256Update");
+    *(void **)&sha.final = dlsym(sha.library, "SHA256Final");
     if (!sha.init || !sha.update || !sha.final)
         snprintf(no_sha, sizeof no_sha, "libmd.so.0 does not compute SHA-256");
 }

@@ -430,16 +430,22 @@ static bool set_usable(const sim *s, size_t from, size_t to, bool usable)
            (usable || madvise(start, bytes, MADV_DONTNEED) == 0);
 }
 
+static char *reserve(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    return p;
+}
+
 static size_t sim_arena(void *dev, size_t bytes, kiln_address *address)
 {
     sim *s = dev;
     pthread_mutex_lock(&s->lock);
     if (bytes < s->arena_bytes)
         wait_until(s, s->given); /* runs that were given before may use what goes */
-    if (!s->arena) {
-        void *p = mmap(NULL, ARENA_RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        s->arena = p == MAP_FAILED ? NULL : p;
-    }
+    if (!s->arena)
+        s->arena = reserve(ARENA_RANGE);
     size_t had = s->arena_bytes;
     bool grows = bytes > had, ok = s->arena && bytes <= ARENA_RANGE;
     if (ok && grows)
