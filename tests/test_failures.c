@@ -234,10 +234,22 @@ static void finish(other_thread *o, actor *a, actor *b, float of_b)
     read_it(a);
     other_do(o, read_it, b);
     assert_true(a->ok && b->ok && a->value == 6 && b->value == of_b + 1);
-    slow_down(0);
     other_do(o, end, b);
     end(a);
     other_end(o);
+}
+
+/* Both steps are given before the device has done the first. */
+static void give_both(other_thread *o, actor *a, actor *b, bool bad_first)
+{
+    slow_down(200000);
+    if (bad_first)
+        bad_step(a);
+    other_do(o, good_step, b);
+    if (!bad_first)
+        bad_step(a);
+    slow_down(0);
+    assert_true(a->ok && b->ok);
 }
 
 /* The one whose step fails asks first, or the other. */
@@ -245,11 +257,7 @@ static void check_skipped(bool other_first, void (*ask)(void *p))
 {
     actor a, b;
     other_thread *o = warm_up(&a, &b);
-    slow_down(20000);
-    bad_step(&a);
-    assert_true(a.ok);
-    other_do(o, good_step, &b);
-    assert_true(b.ok);
+    give_both(o, &a, &b, true);
     if (!other_first) {
         ask(&a);
         expect_of(&a, "index 7");
@@ -281,10 +289,7 @@ static void test_told_at_the_next_step(void **state)
     skip_unless_it_runs_on();
     actor a, b;
     other_thread *o = warm_up(&a, &b);
-    slow_down(20000);
-    bad_step(&a);
-    other_do(o, good_step, &b);
-    assert_true(a.ok && b.ok);
+    give_both(o, &a, &b, true);
     wait_for_it(&a);
     expect_of(&a, "index 7");
     other_do(o, good_step, &b);
@@ -299,10 +304,7 @@ static void test_before_it(void **state)
     skip_unless_it_runs_on();
     actor a, b;
     other_thread *o = warm_up(&a, &b);
-    slow_down(20000);
-    other_do(o, good_step, &b);
-    bad_step(&a);
-    assert_true(a.ok && b.ok);
+    give_both(o, &a, &b, false);
     other_do(o, wait_for_it, &b);
     expect_of(&b, "another thread gave to this device failed");
     wait_for_it(&a);

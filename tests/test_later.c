@@ -129,6 +129,7 @@ static void test_many_copies(void **state)
         kiln_tensor *table = kiln_of_f32(((float[]){1, 2, 3}), 3), *bad = kiln_of_i64(((int64_t[]){7}), 1);
         kiln_tensor *t = kiln_of_f32(((float[]){4}), 1);
         assert_true(kiln_device_wait(device));
+        slow_down(100000); /* so that the step is given as a whole, also eagerly */
         for (int i = 0; i < MANY; i++) {
             if (i == BEFORE)
                 kiln_step
