@@ -1,10 +1,7 @@
 /* LSTM cells for one element type and instruction set; rows_isa.h includes it beside rows_kernels.h. */
 
-static inline REAL NAME(gate)(REAL x)
-{
-    REAL e = NAME(exp)(-NAME(abs)(x));
-    return (x < 0 ? e : (REAL)1) / ((REAL)1 + e);
-}
+#define LOAD(p)     VEC(lane_load_some)(p, count)
+#define STORE(p, x) VEC(lane_store_some)(p, x, count)
 
 static void NAME(lstm)(const kiln_lstm_rows *p)
 {
@@ -13,17 +10,20 @@ static void NAME(lstm)(const kiln_lstm_rows *p)
         const REAL *s = (const REAL *)p->product + r * 4 * p->block, *x = (const REAL *)p->x + r * 4 * n;
         const REAL *before = (const REAL *)p->c_before + r * n;
         REAL *c = (REAL *)p->c_out + r * n, *h = (REAL *)p->h_out + r * n, *g = (REAL *)p->gates_out + r * 4 * n;
-        IVDEP
-        for (int64_t j = 0; j < p->units; j++) {
-            REAL gi = NAME(gate)(x[j] + s[j]), gf = NAME(gate)(x[n + j] + s[p->block + j]);
-            REAL gg = NAME(tanh)(x[2 * n + j] + s[2 * p->block + j]);
-            REAL go = NAME(gate)(x[3 * n + j] + s[3 * p->block + j]), cell = gf * before[j] + gi * gg;
-            g[j] = gi;
-            g[n + j] = gf;
-            g[2 * n + j] = gg;
-            g[3 * n + j] = go;
-            c[j] = cell;
-            h[j] = go * NAME(tanh)(cell);
+        for (int64_t j = 0; j < p->units; j += VEC(lanes)) {
+            int64_t count = p->units - j;
+            VEC(vector) sum[4];
+            for (int kind = 0; kind < 4; kind++)
+                sum[kind] = LOAD(x + kind * n + j) + LOAD(s + kind * p->block + j);
+            const VEC(vector) gi = VEC(sigmoid_lanes)(sum[0]), gf = VEC(sigmoid_lanes)(sum[1]);
+            const VEC(vector) gg = VEC(tanh)(sum[2]), go = VEC(sigmoid_lanes)(sum[3]);
+            const VEC(vector) cell = gf * LOAD(before + j) + gi * gg;
+            STORE(g + j, gi);
+            STORE(g + n + j, gf);
+            STORE(g + 2 * n + j, gg);
+            STORE(g + 3 * n + j, go);
+            STORE(c + j, cell);
+            STORE(h + j, go * VEC(tanh)(cell));
         }
     }
 }
@@ -57,15 +57,20 @@ static void NAME(lstm_grad)(const kiln_lstm_rows *p)
         NAME(either)(gc, p->first ? NULL : carry, NAME(from)(p->gc, r * n), p->units);
         const REAL *gg_i = gg ? gg : zero, *gg_f = gg ? gg + n : zero;
         const REAL *gg_g = gg ? gg + 2 * n : zero, *gg_o = gg ? gg + 3 * n : zero;
-        IVDEP
-        for (int64_t j = 0; j < p->units; j++) {
-            REAL gi = g[j], gf = g[n + j], ga = g[2 * n + j], go = g[3 * n + j], t = NAME(tanh)(c[j]);
-            REAL d = gc[j] + gh[j] * go * (1 - t * t);
-            x[j] = (d * ga + gg_i[j]) * (gi * (1 - gi));
-            x[n + j] = (d * before[j] + gg_f[j]) * (gf * (1 - gf));
-            x[2 * n + j] = (d * gi + gg_g[j]) * (1 - ga * ga);
-            x[3 * n + j] = (gh[j] * t + gg_o[j]) * (go * (1 - go));
-            carry[j] = d * gf;
+        for (int64_t j = 0; j < p->units; j += VEC(lanes)) {
+            int64_t count = p->units - j;
+            const VEC(vector) gi = LOAD(g + j), gf = LOAD(g + n + j), ga = LOAD(g + 2 * n + j),
+                              go = LOAD(g + 3 * n + j);
+            const VEC(vector) t = VEC(tanh)(LOAD(c + j)), from_h = LOAD(gh + j);
+            const VEC(vector) d = LOAD(gc + j) + from_h * go * (1 - t * t);
+            STORE(x + j, (d * ga + LOAD(gg_i + j)) * (gi * (1 - gi)));
+            STORE(x + n + j, (d * LOAD(before + j) + LOAD(gg_f + j)) * (gf * (1 - gf)));
+            STORE(x + 2 * n + j, (d * gi + LOAD(gg_g + j)) * (1 - ga * ga));
+            STORE(x + 3 * n + j, (from_h * t + LOAD(gg_o + j)) * (go * (1 - go)));
+            STORE(carry + j, d * gf);
         }
     }
 }
+
+#undef LOAD
+#undef STORE

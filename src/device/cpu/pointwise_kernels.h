@@ -87,7 +87,13 @@ KILN_PW_INLINE int64_t saturate(double x)
 #define IF_NB           KEEP
 #define IF_I            DROP
 #define IF_IB           DROP
+#define OWN             KILN_V32
+#define DOUBLE          KILN_V64
+#define LOAD            lane_widen_some
+#define STORE           lane_narrow_some
+#define CHOICE(x, y)    y
 #include "ops/pointwise_math.h"
+#include "device/cpu/pointwise_vectors.h"
 #include "device/cpu/pointwise_rows.h"
 
 #define T               double
@@ -103,7 +109,13 @@ KILN_PW_INLINE int64_t saturate(double x)
 #define IF_NB           KEEP
 #define IF_I            DROP
 #define IF_IB           DROP
+#define OWN             KILN_V64
+#define DOUBLE          KILN_V64
+#define LOAD            lane_load_some
+#define STORE           lane_store_some
+#define CHOICE(x, y)    x
 #include "ops/pointwise_math.h"
+#include "device/cpu/pointwise_vectors.h"
 #include "device/cpu/pointwise_rows.h"
 
 #define T               int64_t

@@ -82,9 +82,22 @@
 #define KILN_PW_PICK(name, arity, nscalars, ...)          [KILN_PW_##name] = NAME(name),
 #define KILN_PW_MAKE(name, nscalars, classes, ...)        IF_##classes([KILN_PW_##name] = NAME(name), )
 #define KILN_PW_COPY(name, ...)                           [KILN_PW_##name] = NAME(name),
+/* Those of vector_rows.def take the place of the loops above. */
+#define KILN_VECTOR(name, ...) IF_F([KILN_PW_##name] = NAME(vector_##name), )
+#define KILN_DOUBLE            KILN_VECTOR
+#pragma GCC diagnostic push
+#ifdef __clang__
+#pragma GCC diagnostic ignored "-Winitializer-overrides"
+#else
+#pragma GCC diagnostic ignored "-Woverride-init"
+#endif
 static const kiln_pw_fn NAME(rows)[KILN_PW_ROWS] = {
 #include "ops/pointwise.def"
+#include "device/cpu/vector_rows.def"
 };
+#pragma GCC diagnostic pop
+#undef KILN_VECTOR
+#undef KILN_DOUBLE
 
 #define KILN_JOIN(name, ...) IF_F([KILN_JOIN_##name] = NAME(name), )
 IF_F(static const kiln_pw_fn NAME(joins)[KILN_JOINS] = {)

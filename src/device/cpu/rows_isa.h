@@ -25,20 +25,24 @@ enum { BLOCK = 2048 }; /* elements whose exponentials stay in the first-level ca
 #define REAL    float
 #define BITS    int32_t
 #define NAME(x) kiln_f32_##x
+#define VEC     KILN_V32
 #include "device/cpu/rows_kernels.h"
 #include "device/cpu/lstm_rows.h"
 #undef REAL
 #undef BITS
 #undef NAME
+#undef VEC
 
 #define REAL    double
 #define BITS    int64_t
 #define NAME(x) kiln_f64_##x
+#define VEC     KILN_V64
 #include "device/cpu/rows_kernels.h"
 #include "device/cpu/lstm_rows.h"
 #undef REAL
 #undef BITS
 #undef NAME
+#undef VEC
 
 static const kiln_rows_kernels kernels = {
     .f32 = {kiln_f32_softmax, kiln_f32_softmax_columns, kiln_f32_normalize, kiln_f32_layer_norm,

@@ -1,5 +1,5 @@
 /* Row kernels for one element type and instruction set. rows_plain.c, rows_avx2.c and rows_avx512.c include it once a
- * type, with REAL (float), BITS (int32_t) and NAME(x) (x of this type) defined.
+ * type, with REAL (float), BITS (int32_t), NAME(x) (x of this type) and VEC(x) (a function on vectors) defined.
  *
  * Sums run in lanes of 64 bytes (PARTS vectors of WIDTH bytes) over blocks, whose sums are added in double: one order,
  * whatever the machine. Where the loops are simple they are left to the compiler. */
@@ -102,9 +102,8 @@ static double NAME(sum_squares)(const REAL *x, int64_t n, REAL mean)
 /* y = exp(x - shift) */
 static void NAME(exp_less)(const REAL *x, REAL *y, int64_t n, REAL shift)
 {
-    IVDEP
-    for (int64_t i = 0; i < n; i++)
-        y[i] = NAME(exp)(x[i] - shift);
+    for (int64_t i = 0; i < n; i += VEC(lanes))
+        VEC(lane_store_some)(y + i, VEC(exp)(VEC(lane_load_some)(x + i, n - i) - shift), n - i);
 }
 
 /* y = (x - shift)·scale */
@@ -161,10 +160,14 @@ static void NAME(measure_columns)(NAME(figures) * f, const REAL *x, REAL *y, int
         for (int64_t c = 0; c < columns; c++)
             f->max[c] = x[k * inner + c] > f->max[c] ? x[k * inner + c] : f->max[c];
     for (int64_t k = 0; k < n; k++) {
-        for (int64_t c = 0; c < columns; c++) {
-            e[c] = NAME(exp)(x[k * inner + c] - f->max[c]);
-            f->sum[c] += e[c];
+        for (int64_t c = 0; c < columns; c += VEC(lanes)) {
+            int64_t count = columns - c;
+            const VEC(vector) less =
+                VEC(lane_load_some)(x + k * inner + c, count) - VEC(lane_load_some)(f->max + c, count);
+            VEC(lane_store_some)(e + c, VEC(exp)(less), count);
         }
+        for (int64_t c = 0; c < columns; c++)
+            f->sum[c] += e[c];
         if (y)
             memcpy(y + k * inner, e, (size_t)columns * sizeof *e);
     }
@@ -362,11 +365,10 @@ static void NAME(attend_grad)(const kiln_attend_rows *r, void *grads, const void
         int64_t n = NAME(seen)(r, row), whole = NAME(whole)(n);
         REAL *x = (REAL *)r->x + row * r->line, *g = (REAL *)grads + row * r->line;
         REAL lse = ((const REAL *)lses)[row], along = ((const REAL *)alongs)[row];
-        IVDEP
-        for (int64_t i = 0; i < whole; i++) {
-            REAL w = NAME(exp)(x[i] * scale - lse);
-            x[i] = w;
-            g[i] = w * (g[i] - along) * scale;
+        for (int64_t i = 0; i < whole; i += VEC(lanes)) {
+            const VEC(vector) w = VEC(exp)(VEC(lane_load_some)(x + i, whole - i) * scale - lse);
+            VEC(lane_store_some)(x + i, w, whole - i);
+            VEC(lane_store_some)(g + i, w * (VEC(lane_load_some)(g + i, whole - i) - along) * scale, whole - i);
         }
         NAME(hide)(x, n, r->end);
         NAME(hide)(g, n, r->end);
