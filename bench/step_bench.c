@@ -5,6 +5,7 @@
  *
  * usage: kiln_bench_step [--device cuda] [mlp] [odd] [lenet] [gpt2] [lstm]      KILN_TF32=1: products in TF32 */
 #include "bench.h"
+#include <time.h>
 #include "models.h"
 
 enum { ROUNDS = 5, WARM_UP = 10, SIDE = 28, CLASSES = 10, VOCABULARY = 256, ODD_INPUTS = 100 };
@@ -94,7 +95,7 @@ static const char *own_name(void)
     return device == KILN_CPU ? "kiln" : tf32 && strcmp(tf32, "1") == 0 ? "kiln tf32" : "kiln f32";
 }
 
-static void report(const workload *w, double seconds, double recording, double first)
+static void report(const workload *w, double seconds, double processor, double recording, double first)
 {
     char batch[40], tokens[40] = "";
     kiln_plan_info info = {0};
@@ -104,17 +105,30 @@ static void report(const workload *w, double seconds, double recording, double f
         snprintf(tokens, sizeof tokens, " \"tok_s\": %.0f,", (double)(w->batch * w->length) / seconds);
     } else
         snprintf(batch, sizeof batch, "%d", (int)w->batch);
-    printf("{\"work\": \"%s\", \"batch\": %s, \"peer\": \"%s\", \"us\": %.1f,%s \"record_us\": %.2f, "
+    printf("{\"work\": \"%s\", \"batch\": %s, \"peer\": \"%s\", \"us\": %.1f, \"cpu_us\": %.1f,%s \"record_us\": %.2f, "
            "\"first_ms\": %.1f, \"nodes\": %d, \"kernels\": %d}\n",
-           w->name, batch, own_name(), 1e6 * seconds, tokens, 1e6 * recording, 1e3 * first, (int)info.nodes,
-           (int)info.kernels);
+           w->name, batch, own_name(), 1e6 * seconds, 1e6 * processor, tokens, 1e6 * recording, 1e3 * first,
+           (int)info.nodes, (int)info.kernels);
     fflush(stdout);
 }
 
-/* Steps for so many seconds, at least so many of them; the time of one. *recording: of it, spent on writing it down. */
-static double steps(const training *t, double seconds, int least, double *recording)
+static double processor_seconds(void)
 {
-    double start = kiln_seconds(), spent = 0;
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* What steps took, each. */
+typedef struct cost {
+    double seconds, recording; /* of it, spent on writing it down */
+    double processor;          /* of all threads: with one thread that is the step without what others did meanwhile */
+} cost;
+
+/* Steps for so many seconds, at least so many of them. */
+static cost steps(const training *t, double seconds, int least)
+{
+    double start = kiln_seconds(), processor = processor_seconds(), spent = 0;
     int n = 0;
     while ((n < least || kiln_seconds() - start < seconds) && kiln_ok()) {
         double begun = kiln_seconds();
@@ -125,24 +139,25 @@ static double steps(const training *t, double seconds, int least, double *record
         n++;
     }
     kiln_device_wait(device);
-    *recording = spent / n;
-    return (kiln_seconds() - start) / n;
+    return (cost){(kiln_seconds() - start) / n, spent / n, (processor_seconds() - processor) / n};
 }
 
 static void measure(const workload *w)
 {
     bool cpu = device == KILN_CPU;
     training t = training_new(w);
-    double rounds[ROUNDS], recording = 0, spent;
+    double rounds[ROUNDS], processor[ROUNDS], recording = 0;
     kiln_device_wait(device);
-    double first = steps(&t, 0, 1, &spent);
-    steps(&t, cpu ? 0 : 0.5, WARM_UP, &spent);
+    cost first = steps(&t, 0, 1);
+    steps(&t, cpu ? 0 : 0.5, WARM_UP);
     for (int r = 0; r < ROUNDS && kiln_ok(); r++) {
-        rounds[r] = steps(&t, cpu ? 0.8 : 0.4, 1, &spent);
-        recording += spent / ROUNDS;
+        cost c = steps(&t, cpu ? 0.8 : 0.4, 1);
+        rounds[r] = c.seconds;
+        processor[r] = c.processor;
+        recording += c.recording / ROUNDS;
     }
     if (kiln_ok())
-        report(w, bench_median(rounds, ROUNDS), recording, first);
+        report(w, bench_median(rounds, ROUNDS), bench_median(processor, ROUNDS), recording, first.seconds);
     training_free(&t);
 }
 
