@@ -221,6 +221,24 @@ static void run_cumprod(ref_call *c)
     run_cumulative(c, true);
 }
 
+/* s[i] = b[i] + a[i]·s[i-1], or, backward, b[i] + a[i+1]·s[i+1] */
+static void run_linear_recurrence(ref_call *c)
+{
+    const ref_tensor *a = c->in[0], *b = c->in[1];
+    ref_tensor *out = ref_out_like(c, 0, a);
+    ref_split s = ref_split_at(a, ref_dim(REF_INT(c, 0), a->ndim));
+    bool backward = REF_INT(c, 1);
+    for (int64_t o = 0; o < s.before; o++)
+        for (int64_t n = 0; n < s.after; n++)
+            for (int64_t k = 0; k < s.at; k++) {
+                int64_t i = backward ? s.at - 1 - k : k, at = (o * s.at + i) * s.after + n;
+                int64_t from = backward ? at + s.after : at - s.after;
+                double factor = k ? a->data[backward ? from : at] : 0;
+                out->data[at] = b->data[at] + (k ? factor * out->data[from] : 0);
+                out->size[at] = fabs(b->data[at]) + (k ? fabs(factor) * out->size[from] : 0);
+            }
+}
+
 /* True when a stands before b: NaN counts as the greatest. */
 static bool before(double a, double b, bool descending)
 {
@@ -345,6 +363,7 @@ static void run_min(ref_call *c)
 const ref_entry ref_entries_reduce[] = {
     REDUCERS(ENTRY){"cumsum", run_cumsum, 0},
     {"cumprod", run_cumprod, 0},
+    {"linear_recurrence", run_linear_recurrence, 0},
     {"sort", run_sort, 0},
     {"argsort", run_argsort, 0},
     {"topk", run_topk, 0},
