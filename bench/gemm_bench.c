@@ -36,6 +36,16 @@ typedef struct product {
         group, 256, 784, B, 1, true, false                                                                             \
     }
 
+/* 784-2048-2048-10: weights that no cache but the last holds. */
+#define WIDE(group, B)                                                                                                 \
+    {group, B, 2048, 784, 1, false, true}, {group, B, 2048, 2048, 1, false, true},                                     \
+        {group, B, 10, 2048, 1, false, true}, {group, B, 2048, 10, 1, false, false},                                   \
+        {group, B, 2048, 2048, 1, false, false}, {group, 10, 2048, B, 1, true, false},                                 \
+        {group, 2048, 2048, B, 1, true, false},                                                                        \
+    {                                                                                                                  \
+        group, 2048, 784, B, 1, true, false                                                                            \
+    }
+
 static const product products[] = {
     MLP("mlp, batch 32", 32),
     MLP("mlp, batch 1024", 1024),
@@ -55,6 +65,17 @@ static const product products[] = {
     {"gpt", 128, 512, 2048, 1, true, false},
     {"gpt", 128, 128, 2048, 1, true, false},
     {"gpt", 256, 128, 2048, 1, true, false},
+    WIDE("wide mlp, batch 128", 128),
+    WIDE("wide mlp, batch 512", 512),
+    {"large", 1024, 1024, 4096, 1, false, false},
+    {"large", 1024, 1024, 4096, 1, false, true},
+    {"large", 1024, 1024, 4096, 1, true, false},
+    {"large", 1024, 1024, 4096, 1, true, true},
+    {"large", 4096, 1024, 1024, 1, false, true},
+    {"large", 1024, 4096, 1024, 1, false, true},
+    {"large", 2048, 2048, 2048, 1, false, true},
+    {"large", 2048, 2048, 2048, 1, true, false},
+    {"large", 2000, 2000, 2000, 1, false, true},
     {"attention", 128, 128, 32, 64, false, true},
     {"attention", 128, 32, 128, 64, false, false},
     {"attention", 128, 32, 128, 64, true, false},

@@ -1,5 +1,5 @@
-/* Operations that move elements about or run along a dim, by themselves: microseconds of the best call. One JSON object a
- * line, beside index_peer.py's.
+/* Operations that move elements about or run along a dim, by themselves: microseconds of the best call. One JSON object
+ * a line, beside index_peer.py's.
  *
  * usage: kiln_bench_index [name…] */
 #include "bench.h"
@@ -9,9 +9,9 @@ enum { WARM_UP = 2, LEAST = 8 };
 
 typedef struct work {
     const char *name, *shape;
-    int64_t rows, columns;            /* of x */
+    int64_t rows, columns;             /* of x */
     int64_t index_rows, index_columns; /* of the indices; 0: one dim less */
-    int64_t below;                    /* indices are */
+    int64_t below;                     /* indices are */
     bool grad;
     kiln_tensor *(*run)(kiln_tensor *x, kiln_tensor *index, kiln_tensor *src);
 } work;
@@ -76,9 +76,11 @@ static operands draw(const work *w)
     kiln_scope {
         int dims = w->index_columns ? 2 : 1;
         const int64_t shape[] = {w->index_rows, w->index_columns};
-        o.x = kiln_keep(kiln_add_scalar(kiln_mul_scalar(kiln_rand(KILN_SHAPE(w->rows, w->columns), KILN_F32), 0.02), 0.99));
+        o.x = kiln_keep(
+            kiln_add_scalar(kiln_mul_scalar(kiln_rand(KILN_SHAPE(w->rows, w->columns), KILN_F32), 0.02), 0.99));
         o.index = kiln_keep(kiln_randint(0, w->below, dims, shape, KILN_I64));
-        o.src = kiln_keep(kiln_rand(KILN_SHAPE(w->index_rows, w->index_columns ? w->index_columns : w->columns), KILN_F32));
+        o.src =
+            kiln_keep(kiln_rand(KILN_SHAPE(w->index_rows, w->index_columns ? w->index_columns : w->columns), KILN_F32));
         kiln_eval();
         o.gy = kiln_keep(kiln_ones_like(w->run(o.x, o.index, o.src)));
         kiln_eval();
@@ -98,7 +100,8 @@ static void measure(const work *w)
         last = now;
     }
     if (kiln_ok())
-        printf("{\"work\": \"%s\", \"batch\": \"%s\", \"peer\": \"kiln\", \"us\": %.1f}\n", w->name, w->shape, 1e6 * best);
+        printf("{\"work\": \"%s\", \"batch\": \"%s\", \"peer\": \"kiln\", \"us\": %.1f}\n", w->name, w->shape,
+               1e6 * best);
     fflush(stdout);
     kiln_release(o.x);
     kiln_release(o.index);

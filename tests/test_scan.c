@@ -56,7 +56,8 @@ static void test_zeros(void **state)
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         kiln_scope {
             kiln_tensor *x = kiln_requires_grad(of(rows[r].x, N), true), *first, *second;
-            kiln_tensor *weights = of((double[]){1, -1, 2, 0.5, 3, 1}, N), *again = of((double[]){1, -2, 3, -1, 2, 1}, N);
+            kiln_tensor *weights = of((double[]){1, -1, 2, 0.5, 3, 1}, N),
+                        *again = of((double[]){1, -2, 3, -1, 2, 1}, N);
             assert_true(kiln_grad(kiln_cumprod(x, 0), weights, &x, 1, &first));
             assert_true(kiln_grad(first, again, &x, 1, &second));
             assert_values("the gradient", first, rows[r].first, N);
@@ -112,7 +113,8 @@ static void test_composition(void **state)
             kiln_tensor *in[] = {kiln_tensor_new(a, KILN_F64, 3, shape, kiln_default_device()),
                                  kiln_tensor_new(b, KILN_F64, 3, shape, kiln_default_device())};
             kiln_tensor *by_kernel = kiln_op_one(&kiln_op_linear_recurrence, in, 2, KILN_I(1, backward)), *composed;
-            kiln_call c = {.op = &kiln_op_linear_recurrence, .nin = 2, .nout = 1, .in = in, .attrs = *KILN_I(1, backward)};
+            kiln_call c = {
+                .op = &kiln_op_linear_recurrence, .nin = 2, .nout = 1, .in = in, .attrs = *KILN_I(1, backward)};
             assert_true(c.op->infer(&c) && c.op->compose(&c, &composed));
             recur(a, b, ROWS, LENGTH, COLUMNS, backward, want);
             read_into(by_kernel, got, COUNT);

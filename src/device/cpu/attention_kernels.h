@@ -45,7 +45,8 @@ static void NAME(product)(const kiln_attention *a, int64_t rows, int64_t cols, i
 {
     for (int64_t j = 0; j < cols; j += a->panel) {
         int vectors = cols - j < a->panel ? 1 : 2;
-        a->gemm->tile[s_row == 1][vectors - 1][rows - 1](k, s, s_row, s_k, v.at + j, v.row, c + j, c_row, accumulate);
+        a->gemm->tile[s_row == 1][vectors - 1][rows - 1](k, s, s_row, s_k, v.at + j, v.row, c + j, c_row, accumulate,
+                                                         v.at + j);
     }
 }
 

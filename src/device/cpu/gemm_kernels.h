@@ -16,9 +16,13 @@
 #define KILN_GEMM_VECTORS  2  /* vectors across a full tile */
 #define KILN_GEMM_STRIP    16 /* vectors across a strip: one row, for vector × matrix */
 
-/* c[i, j] (+)= Σ_p s[i * s_row + p * s_k] · v[p * v_k + j] for one tile; strides in elements. */
+#define KILN_GEMM_PANEL_BYTES 128 /* of a row of a full packed panel with the widest vectors */
+#define KILN_GEMM_SOON_BYTES  16  /* fetched for later with each step of a tile: a quarter of a line */
+
+/* c[i, j] (+)= Σ_p s[i * s_row + p * s_k] · v[p * v_k + j] for one tile; strides in elements. On the way k ·
+ * KILN_GEMM_SOON_BYTES bytes at `soon`, any address, are fetched into the second-level cache. */
 typedef void kiln_gemm_tile(int64_t k, const void *s, int64_t s_row, int64_t s_k, const void *v, int64_t v_k, void *c,
-                            int64_t c_row, int accumulate);
+                            int64_t c_row, int accumulate, const void *soon);
 
 /* to[p * to_k + i] = from[i * from_i + p * from_k] for i < count, p < k, converted to the computing type;
  * zero for count ≤ i < width. */
@@ -124,7 +128,7 @@ KILN_GEMM_INLINE REAL *NAME(opaque)(const REAL *address)
  * Otherwise one pointer serves three rows, which x86 reaches with scaled indices. */
 KILN_GEMM_INLINE void NAME(tile)(const int rows, const int vectors, const int near, int64_t k, const REAL *s,
                                  int64_t s_row, int64_t s_k, const REAL *v, int64_t v_k, REAL *c, int64_t c_row,
-                                 int accumulate)
+                                 int accumulate, const char *soon)
 {
     VEC sum[KILN_GEMM_MAX_ROWS][KILN_GEMM_STRIP];
     const REAL *group[KILN_GEMM_MAX_ROWS];
@@ -139,7 +143,8 @@ KILN_GEMM_INLINE void NAME(tile)(const int rows, const int vectors, const int ne
     }
     int64_t ends[2] = {k > PREFETCH_K ? k - PREFETCH_K : 0, k}, p = 0;
     for (int part = 0; part < 2; part++) {
-        for (; p < ends[part]; p++, v += v_k) {
+        for (; p < ends[part]; p++, v += v_k, soon += KILN_GEMM_SOON_BYTES) {
+            __builtin_prefetch(soon, 0, 2);
             VEC across[KILN_GEMM_STRIP];
             KILN_GEMM_UNROLL
             for (int j = 0; j < vectors; j++)
@@ -176,17 +181,17 @@ KILN_GEMM_INLINE void NAME(tile)(const int rows, const int vectors, const int ne
 #define TILE(rows, vectors, near)                                                                                      \
     static void NAME(tile_##near##_##vectors##_##rows)(int64_t k, const void *s, int64_t s_row, int64_t s_k,           \
                                                        const void *v, int64_t v_k, void *c, int64_t c_row,             \
-                                                       int accumulate)                                                 \
+                                                       int accumulate, const void *soon)                               \
     {                                                                                                                  \
-        NAME(tile)(rows, vectors, near, k, s, s_row, s_k, v, v_k, c, c_row, accumulate);                               \
+        NAME(tile)(rows, vectors, near, k, s, s_row, s_k, v, v_k, c, c_row, accumulate, soon);                         \
     }
 #define TILES(rows) TILE(rows, 1, 0) TILE(rows, 2, 0) TILE(rows, 1, 1) TILE(rows, 2, 1)
 KILN_GEMM_ROWS(TILES)
 
 static void NAME(strip)(int64_t k, const void *s, int64_t s_row, int64_t s_k, const void *v, int64_t v_k, void *c,
-                        int64_t c_row, int accumulate)
+                        int64_t c_row, int accumulate, const void *soon)
 {
-    NAME(tile)(1, KILN_GEMM_STRIP, 1, k, s, s_row, s_k, v, v_k, c, c_row, accumulate);
+    NAME(tile)(1, KILN_GEMM_STRIP, 1, k, s, s_row, s_k, v, v_k, c, c_row, accumulate, soon);
 }
 
 /* Four by four elements, transposed in registers. */

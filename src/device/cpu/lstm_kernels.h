@@ -7,7 +7,7 @@ static void NAME(block_product)(const lstm *p, int64_t rows, int64_t k, const RE
 {
     for (int64_t from = 0; from < k; from += CHAIN)
         p->gemm->tile[0][KILN_GEMM_VECTORS - 1][rows - 1](k - from < CHAIN ? k - from : CHAIN, s + from, s_row, 1,
-                                                          panel + from * p->block, p->block, c, c_row, from > 0);
+                                                          panel + from * p->block, p->block, c, c_row, from > 0, panel);
 }
 
 /* ---- Forward ---- */
