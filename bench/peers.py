@@ -1,6 +1,6 @@
 """What PyTorch and JAX take for the work of step_bench.c, on the same number of threads. One JSON object a line.
 
-usage: OMP_NUM_THREADS=2 python3 peers.py [mlp] [lenet] [gpt2] [lstm]
+usage: OMP_NUM_THREADS=2 python3 peers.py [mlp] [wide] [lenet] [gpt2] [lstm]      KILN_BENCH_SECONDS: of a round
 A step is zero_grad, forward, cross-entropy, backward, Adam. Median of five rounds of 0.8 s, after ten steps to warm up.
 A peer that is not installed is left out.
 """
@@ -14,7 +14,7 @@ THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 SIZES = (784, 256, 128, 10)
 
 
-def timed(step, seconds=0.8, rounds=5):
+def timed(step, seconds=float(os.environ.get("KILN_BENCH_SECONDS", "0.8")), rounds=5):
     for _ in range(10):
         step()
     figures = []
@@ -49,14 +49,19 @@ def torch_steps(work, batch, make_net, shape):
         report(work, batch, "torch fused adam" if fused else "torch eager", timed(step))
 
 
-def torch_mlp(batch):
+def torch_mlp(batch, work="mlp", sizes=SIZES):
     def make(nn):
         layers = []
-        for a, b in zip(SIZES, SIZES[1:]):
+        for a, b in zip(sizes, sizes[1:]):
             layers += [nn.Linear(a, b), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 
-    torch_steps("mlp", batch, make, (SIZES[0],))
+    torch_steps(work, batch, make, (sizes[0],))
+
+
+def wide():
+    for batch in (128, 512):
+        torch_mlp(batch, "wide", (784, 2048, 2048, 10))
 
 
 def torch_lenet(batch):
@@ -178,7 +183,7 @@ def lstm(vocabulary=256, embedding=64, hidden=256, steps=64, sequences=32):
     train_tokens("lstm", "32x64", Net(), torch.randint(0, vocabulary, (sequences, steps)))
 
 
-PEERS = {"mlp": lambda: images(torch_mlp, jax_mlp), "lenet": lambda: images(torch_lenet), "gpt2": gpt2, "lstm": lstm}
+PEERS = {"mlp": lambda: images(torch_mlp, jax_mlp), "wide": wide, "lenet": lambda: images(torch_lenet), "gpt2": gpt2, "lstm": lstm}
 for work in sys.argv[1:] or PEERS:
     try:
         PEERS[work]()

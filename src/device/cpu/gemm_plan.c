@@ -13,25 +13,25 @@
 
 /* Sizes chosen by bench/gemm_bench on Zen 4 (L1 32 KiB, L2 1 MiB) and Sapphire Rapids (48 KiB, 2 MiB). */
 enum {
-    STEP_K = 1024,                 /* most of k summed in one chain: a packed block of ROWS × STEP_K stays in L2 */
-    BLOCK_ROWS = 144,              /* most rows of a task, a multiple of every tile height */
-    BLOCK_COLS = 512,              /* most columns of a task */
-    WHOLE_ROW_ELEMENTS = 64 << 10, /* a vector operand up to this size is read whole by tasks with an epilogue */
-    STRIP_STEP_K = 32,             /* the same for a vector × matrix: few enough rows for the TLB, however long */
-    STRIP_COLS = 4096,             /* and the columns of its tasks */
-    SHARED_K = 4096,               /* most of k packed for all tasks at once */
-    SHARED_ELEMENTS = 4 << 20,     /* about how many elements are packed for all tasks at once */
-    WORKER_ELEMENTS = 32 << 10,    /* up to this many, each worker packs the vector operand for itself */
-    SHARED_SCALARS = 1 << 20,      /* elements of a scalar operand up to which it is packed once, for all tasks … */
-    SHARED_NEAR_SCALARS = 4 << 20, /* … if its rows lie side by side, where packing takes longer … */
-    SHARED_WORK = 32 << 20,        /* … and multiply-adds that repay it */
-    PACKED_COLS = 128,             /* least columns of a task that packs panels, as long as it has rows to spare … */
-    PACKED_TASKS = 16,             /* … and tasks of such a product that are enough */
-    TASK_WORK = 128 << 10,         /* multiply-adds that repay a task of its own */
-    TASKS = 32,                    /* tasks wanted of a large product, so that threads finish together */
-    SPLIT_TASKS = 8,               /* with fewer tasks than this, k is split too … */
-    SPLIT_K = 256,                 /* … into parts of at least this much */
-    DOT_SIDE = 16,                 /* the shorter side of C up to which dot products are considered */
+    STEP_K = 1024,                  /* most of k summed in one chain: a packed block of ROWS × STEP_K stays in L2 */
+    BLOCK_ROWS = 144,               /* most rows of a task, a multiple of every tile height */
+    BLOCK_COLS = 512,               /* most columns of a task */
+    WHOLE_ROW_ELEMENTS = 256 << 10, /* a vector operand up to this size is read whole by tasks with an epilogue */
+    STRIP_STEP_K = 32,              /* the same for a vector × matrix: few enough rows for the TLB, however long */
+    STRIP_COLS = 4096,              /* and the columns of its tasks */
+    SHARED_K = 4096,                /* most of k packed for all tasks at once */
+    SHARED_ELEMENTS = 4 << 20,      /* about how many elements are packed for all tasks at once */
+    WORKER_ELEMENTS = 32 << 10,     /* up to this many, each worker packs the vector operand for itself */
+    SHARED_SCALARS = 1 << 20,       /* elements of a scalar operand up to which it is packed once, for all tasks … */
+    SHARED_NEAR_SCALARS = 4 << 20,  /* … if its rows lie side by side, where packing takes longer … */
+    SHARED_WORK = 32 << 20,         /* … and multiply-adds that repay it */
+    PACKED_COLS = 128,              /* least columns of a task that packs panels, as long as it has rows to spare … */
+    PACKED_TASKS = 16,              /* … and tasks of such a product that are enough */
+    TASK_WORK = 128 << 10,          /* multiply-adds that repay a task of its own */
+    TASKS = 32,                     /* tasks wanted of a large product, so that threads finish together */
+    SPLIT_TASKS = 8,                /* with fewer tasks than this, k is split too … */
+    SPLIT_K = 256,                  /* … into parts of at least this much */
+    DOT_SIDE = 16,                  /* the shorter side of C up to which dot products are considered */
 };
 
 typedef kiln_gemm_operand operand;
