@@ -346,17 +346,24 @@ static void run_file(const char *name, kiln_device device)
     assert_int_equal(failures - before, 0);
 }
 
+/* What a float that does not fit becomes is the processor's business: PyTorch's devices differ there, too. */
+static bool takes_part(const char *file, kiln_device device)
+{
+    return strcmp(file, "casts") != 0 || has_cpu_bits(device);
+}
+
 /* clang-format off */
 #define FILES(M)                                                                                                       \
     M(conv) M(pool) M(resize) M(loss) M(norm) M(attention) M(reduce) M(pick) M(shape) M(product) M(pointwise)          \
-    M(promote) M(create) M(recurrent)
+    M(promote) M(create) M(recurrent) M(integers) M(corners) M(casts)
 /* clang-format on */
 #define TEST(name)                                                                                                     \
     static void test_##name(void **state)                                                                              \
     {                                                                                                                  \
         (void)state;                                                                                                   \
         for (int d = 0; d < ndevices; d++)                                                                             \
-            run_file(#name, devices[d]);                                                                               \
+            if (takes_part(#name, devices[d]))                                                                         \
+                run_file(#name, devices[d]);                                                                           \
     }
 FILES(TEST)
 

@@ -36,7 +36,8 @@ KILN_API KILN_T kiln_rand(int ndim, const int64_t *shape, kiln_dtype dtype);  /*
 KILN_API KILN_T kiln_randn(int ndim, const int64_t *shape, kiln_dtype dtype); /* normal, mean 0, variance 1 */
 KILN_API KILN_T kiln_randint(int64_t low, int64_t high, int ndim, const int64_t *shape,
                              kiln_dtype dtype); /* [low, high) */
-KILN_API KILN_T kiln_bernoulli(KILN_T p);       /* 1 with probability p, else 0; p's shape and dtype */
+KILN_API KILN_T kiln_bernoulli(KILN_T p);       /* 1 with probability p, else 0; p's shape and dtype. A p that is not
+                                                   between 0 and 1 is an error when the step runs */
 KILN_API KILN_T kiln_randperm(int64_t n, kiln_dtype dtype);
 
 /* ---- Arithmetic, element by element ---- */
@@ -44,6 +45,7 @@ KILN_API KILN_T kiln_add(KILN_T a, KILN_T b);
 KILN_API KILN_T kiln_sub(KILN_T a, KILN_T b);
 KILN_API KILN_T kiln_mul(KILN_T a, KILN_T b);
 KILN_API KILN_T kiln_div(KILN_T a, KILN_T b); /* true division: integers give f32 */
+/* Integers that are divided by 0 here are an error when the step runs (on the CPU; other devices give 0). */
 KILN_API KILN_T kiln_floor_divide(KILN_T a, KILN_T b);
 KILN_API KILN_T kiln_remainder(KILN_T a, KILN_T b); /* sign of b, as Python's % */
 KILN_API KILN_T kiln_fmod(KILN_T a, KILN_T b);      /* sign of a, as C's fmod */
@@ -95,8 +97,10 @@ KILN_API KILN_T kiln_ceil(KILN_T x);
 KILN_API KILN_T kiln_round(KILN_T x); /* halves to even */
 KILN_API KILN_T kiln_trunc(KILN_T x);
 KILN_API KILN_T kiln_frac(KILN_T x);
-KILN_API KILN_T kiln_clamp(KILN_T x, double min, double max); /* -INFINITY, INFINITY: no bound */
-KILN_API KILN_T kiln_cast(KILN_T x, kiln_dtype dtype);        /* x itself when it has that type */
+KILN_API KILN_T kiln_clamp(KILN_T x, double min, double max); /* -INFINITY, INFINITY: no bound; NaN: all NaN */
+/* x itself when it has that type. Floats are cut off to integers; what does not fit i32 or i64, and NaN, becomes the
+ * lowest number of the type (on the CPU; other devices give the nearest), u8 keeps the low bits of the i64. */
+KILN_API KILN_T kiln_cast(KILN_T x, kiln_dtype dtype);
 
 /* ---- Comparison and logic: bool results ---- */
 KILN_API KILN_T kiln_eq(KILN_T a, KILN_T b);
@@ -155,7 +159,7 @@ KILN_API KILN_T kiln_mean_all(KILN_T x);
 KILN_API KILN_T kiln_prod(KILN_T x, int n, const int64_t *dims, bool keepdim);
 KILN_API KILN_T kiln_amax(KILN_T x, int n, const int64_t *dims, bool keepdim);
 KILN_API KILN_T kiln_amin(KILN_T x, int n, const int64_t *dims, bool keepdim);
-KILN_API KILN_T kiln_any(KILN_T x, int n, const int64_t *dims, bool keepdim);
+KILN_API KILN_T kiln_any(KILN_T x, int n, const int64_t *dims, bool keepdim); /* bool; of u8: u8 */
 KILN_API KILN_T kiln_all(KILN_T x, int n, const int64_t *dims, bool keepdim);
 KILN_API KILN_T kiln_var(KILN_T x, int n, const int64_t *dims, int64_t correction, bool keepdim);
 KILN_API KILN_T kiln_std(KILN_T x, int n, const int64_t *dims, int64_t correction, bool keepdim);
@@ -170,14 +174,15 @@ KILN_API KILN_T kiln_cumsum(KILN_T x, int dim);
 KILN_API KILN_T kiln_cumprod(KILN_T x, int dim);
 
 /* ---- Products ---- */
-KILN_API KILN_T kiln_matmul(KILN_T a, KILN_T b); /* 1-d, 2-d and batched, broadcasting the batch dims */
+KILN_API KILN_T kiln_matmul(KILN_T a, KILN_T b); /* 1-d, 2-d and batched, broadcasting the batch dims; any numbers */
 KILN_API KILN_T kiln_linear(KILN_T x, KILN_T weight,
                             KILN_T bias); /* x·weightᵀ + bias; weight [out, in]; bias may be NULL */
 KILN_API KILN_T kiln_outer(KILN_T a, KILN_T b);
 KILN_API KILN_T kiln_dot(KILN_T a, KILN_T b);
 KILN_API KILN_T kiln_einsum(const char *equation, int n, KILN_T const *operands);
 
-/* ---- Convolution, pooling, resizing: [batch, channels, height, width], 1d: [batch, channels, length] ---- */
+/* ---- Convolution, pooling, resizing: [batch, channels, height, width], 1d: [batch, channels, length] ----
+ * In option lists 0 stands for the default; the 1d functions take every number as it is. */
 KILN_API KILN_T kiln_conv1d(KILN_T x, KILN_T weight, KILN_T bias, int64_t stride, int64_t padding, int64_t dilation,
                             int64_t groups); /* weight [out, in/groups, k] */
 typedef struct kiln_conv_options {
@@ -220,7 +225,8 @@ KILN_API KILN_T kiln_group_norm(KILN_T x, int64_t groups, KILN_T weight, KILN_T 
 /* Training: normalises by the batch and updates running_mean/var (which may be NULL) in place; eval: by these. */
 KILN_API KILN_T kiln_batch_norm(KILN_T x, KILN_T running_mean, KILN_T running_var, KILN_T weight, KILN_T bias,
                                 bool training, double momentum, double eps);
-KILN_API KILN_T kiln_embedding(KILN_T weight, KILN_T indices, int64_t padding_idx); /* padding_idx -1: none */
+KILN_API KILN_T kiln_embedding(KILN_T weight, KILN_T indices,
+                               int64_t padding_idx); /* weight [rows, width]; padding_idx -1: none */
 /* q [..., L, E], k and v [..., S, E]; mask: NULL, bool (true: take part) or float (added); scale 0: 1/sqrt(E) */
 KILN_API KILN_T kiln_scaled_dot_product_attention(KILN_T q, KILN_T k, KILN_T v, KILN_T mask, double dropout_p,
                                                   bool causal, double scale);
@@ -289,6 +295,7 @@ KILN_API KILN_T kiln_mse_loss(KILN_T x, KILN_T target, kiln_reduction reduction)
 KILN_API KILN_T kiln_l1_loss(KILN_T x, KILN_T target, kiln_reduction reduction);
 KILN_API KILN_T kiln_huber_loss(KILN_T x, KILN_T target, double delta, kiln_reduction reduction);
 KILN_API KILN_T kiln_smooth_l1_loss(KILN_T x, KILN_T target, double beta, kiln_reduction reduction);
+/* p and target between 0 and 1: others are an error when the step runs */
 KILN_API KILN_T kiln_binary_cross_entropy(KILN_T p, KILN_T target, KILN_T weight, kiln_reduction reduction);
 KILN_API KILN_T kiln_binary_cross_entropy_with_logits(KILN_T x, KILN_T target, KILN_T weight, KILN_T pos_weight,
                                                       kiln_reduction reduction);

@@ -91,6 +91,11 @@ void *kiln_fail(kiln_code code, const char *operation, const char *format, ...)
     return NULL;
 }
 
+void *kiln_fail_null(const char *operation, int operand)
+{
+    return kiln_fail(KILN_E_ARGUMENT, operation, "operand %d is NULL", operand);
+}
+
 void *kiln_hint(const char *format, ...)
 {
     notes *n = get_notes();

@@ -10,6 +10,9 @@
 KILN_PLUGIN_API void *kiln_fail(kiln_code code, const char *operation, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* NULL was given as an operand (1 is the first): an error of its own only where none explains it yet. */
+KILN_PLUGIN_API void *kiln_fail_null(const char *operation, int operand);
+
 /* Adds the hint to the error just kept by kiln_fail (a no-op when an earlier error is the one that stays). */
 KILN_PLUGIN_API void *kiln_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

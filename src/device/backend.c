@@ -107,9 +107,14 @@ int64_t kiln_backend_generation(kiln_device device)
 
 kiln_error kiln_bad_index_error(const kiln_plan *plan, const kiln_bad_index *bad)
 {
-    const kiln_op *op = plan ? plan->kernels[bad->kernel].origin : NULL;
+    const kiln_kernel *kernel = plan ? &plan->kernels[bad->kernel] : NULL;
+    const kiln_op *op = kernel ? kernel->origin : NULL;
     kiln_error e = {.code = KILN_E_INDEX};
     snprintf(e.operation, sizeof e.operation, "%s", op ? op->name : "");
+    if (kernel && kernel->op && kernel->op->explain) {
+        kernel->op->explain(&e, kernel->ints, bad->index);
+        return e;
+    }
     snprintf(e.message, sizeof e.message, "index %lld is out of range: it must be at least 0 and below %lld",
              (long long)bad->index, (long long)bad->limit);
     snprintf(e.hint, sizeof e.hint,

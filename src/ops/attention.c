@@ -299,9 +299,8 @@ static bool is_plain(const kiln_call *c)
 {
     const kiln_tensor *q = c->in[0], *k = c->in[1], *v = c->in[2];
     size_t batch = (size_t)(q->ndim - 2) * sizeof *q->shape;
-    return !c->in[3] && !c->attrs.i[DROPOUT] && (q->dtype == KILN_F32 || q->dtype == KILN_F64) && k->ndim == q->ndim &&
-           v->ndim == q->ndim && !memcmp(q->shape, k->shape, batch) && !memcmp(q->shape, v->shape, batch) &&
-           k->shape[k->ndim - 2] > 0;
+    return !c->in[3] && !c->attrs.i[DROPOUT] && k->ndim == q->ndim && v->ndim == q->ndim &&
+           !memcmp(q->shape, k->shape, batch) && !memcmp(q->shape, v->shape, batch) && k->shape[k->ndim - 2] > 0;
 }
 
 static bool sdpa_compose(kiln_call *c, kiln_tensor **out)
@@ -317,7 +316,7 @@ static bool sdpa_compose(kiln_call *c, kiln_tensor **out)
     kiln_tensor *weights = attention_weights(c, scores_of(q, k, c->attrs.f[SCALE], c->attrs.i[CAUSAL]));
     if (c->attrs.i[DROPOUT])
         weights = KILN_OP(dropout, KILN_IN(weights), KILN_F(c->attrs.f[DROPOUT_P]));
-    out[0] = kiln_cast(kiln_matmul(kiln_cast(weights, (kiln_dtype)v->dtype), v), c->out[0].dtype);
+    out[0] = kiln_matmul(weights, v);
     return out[0] != NULL;
 }
 

@@ -1,4 +1,6 @@
 /* Checks and small helpers that the shape rules share. */
+#include <float.h>
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 #include "ops/op.h"
@@ -68,6 +70,27 @@ bool kiln_fail_attr(const kiln_call *c, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     return kiln_fail(KILN_E_ARGUMENT, c->op->name, "%s", text);
+}
+
+bool kiln_check_list(const char *operation, int n, const int64_t *list, int most)
+{
+    if (n >= 0 && n <= most && (n == 0 || list))
+        return true;
+    if (n > 0 && !list)
+        return kiln_fail(KILN_E_ARGUMENT, operation, "a list of %d numbers is NULL", n);
+    return kiln_fail(KILN_E_SHAPE, operation, "a list of %d numbers: it takes 0 to %d", n, most);
+}
+
+bool kiln_check_number(const char *operation, double value, kiln_dtype dtype)
+{
+    static const double most[KILN_DTYPES] = {INFINITY, UINT8_MAX,  INT32_MAX, 0x1p63,
+                                             65504,    0x1.fep127, FLT_MAX,   DBL_MAX};
+    static const double least[KILN_DTYPES] = {-INFINITY, -UINT8_MAX, INT32_MIN, -0x1p63};
+    if (kiln_dtype_is_float(dtype)
+            ? !(fabs(value) > most[dtype]) || isinf(value)
+            : dtype == KILN_BOOL || (trunc(value) >= least[dtype] && trunc(value) <= most[dtype]))
+        return true;
+    return kiln_fail(KILN_E_ARGUMENT, operation, "%g is no number that %s holds", value, kiln_dtype_name(dtype));
 }
 
 bool kiln_broadcast(int an, const int64_t *a, int bn, const int64_t *b, int *outn, int64_t *out)

@@ -4,7 +4,7 @@
  * convolution_weight_grad(gy, x)  the adjoint in w Each is linear in both operands, so the gradient of any is made of
  * the other two. The public operations are compositions that add defaults, the bias, and dims for 1-d and unbatched
  * input. */
-#include "ops/op.h"
+#include "ops/windows.h"
 
 #include <string.h>
 
@@ -177,6 +177,33 @@ static bool convolution_weight_grad_infer(kiln_call *c)
         return false;
     kiln_desc_set(&c->out[0], c->in[0]->dtype, 4, w);
     return true;
+}
+
+/* ---- Integers ---- */
+
+static kiln_window window_of(const int64_t *ints, const int64_t *w, const int64_t *out)
+{
+    kiln_window by = {.out = {out[2], out[3]}};
+    for (int axis = 0; axis < 2; axis++) {
+        by.kernel[axis] = w[2 + axis];
+        by.stride[axis] = ints[STRIDE + axis];
+        by.padding[axis] = ints[PADDING + axis];
+        by.dilation[axis] = ints[DILATION + axis];
+    }
+    return by;
+}
+
+static bool convolution_compose(kiln_call *c, kiln_tensor **out)
+{
+    kiln_window by = window_of(c->attrs.i, c->in[1]->shape, c->out[0].shape);
+    return (out[0] = kiln_windows_convolve(c->in[0], c->in[1], &by, c->attrs.i[GROUPS])) != NULL;
+}
+
+static bool convolution_input_grad_compose(kiln_call *c, kiln_tensor **out)
+{
+    const int64_t *ints = c->attrs.i;
+    kiln_window by = window_of(ints, c->in[1]->shape, c->in[0]->shape);
+    return (out[0] = kiln_windows_convolve_back(c->in[0], c->in[1], &by, ints[GROUPS], ints + SIZE)) != NULL;
 }
 
 /* ---- Gradients ---- */
@@ -448,9 +475,20 @@ PUBLIC(conv2d, conv, false)
 PUBLIC(conv_transpose1d, transpose, true)
 PUBLIC(conv_transpose2d, transpose, false)
 
+/* Where an option list takes 0 for the default, an argument that must be given may not be 0. */
+static bool are_given(const char *op, int64_t stride, int64_t dilation, int64_t groups)
+{
+    if (stride && dilation && groups)
+        return true;
+    return kiln_fail(KILN_E_ARGUMENT, op, "stride is %lld, dilation %lld, groups %lld: each must be at least 1",
+                     (long long)stride, (long long)dilation, (long long)groups);
+}
+
 kiln_tensor *kiln_conv1d(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias, int64_t stride, int64_t padding,
                          int64_t dilation, int64_t groups)
 {
+    if (!are_given("conv1d", stride, dilation, groups))
+        return NULL;
     return KILN_OP(conv1d, KILN_IN(x, weight, bias), KILN_I(stride, padding, dilation, groups));
 }
 
@@ -464,6 +502,8 @@ kiln_tensor *kiln_conv2d_(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias
 kiln_tensor *kiln_conv_transpose1d(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias, int64_t stride,
                                    int64_t padding, int64_t output_padding, int64_t groups, int64_t dilation)
 {
+    if (!are_given("conv_transpose1d", stride, dilation, groups))
+        return NULL;
     return KILN_OP(conv_transpose1d, KILN_IN(x, weight, bias),
                    KILN_I(stride, padding, output_padding, groups, dilation));
 }
@@ -482,10 +522,11 @@ const kiln_op kiln_op_convolution = {
     .attrs = CONV_ATTRS,
     .cls = KILN_CLASS_CONV,
     .autocast = KILN_CAST_LOWER,
-    .dtypes = KILN_T_FLOATS,
+    .dtypes = KILN_T_NUMBERS,
     .min_in = 2,
     .max_in = 2,
     .infer = convolution_infer,
+    .compose = convolution_compose,
     .grad = convolution_grad,
     .cases = KILN_CASES{"x[2,3,5,6] x[4,3,3,2] | 1 1 0 0 1 1 1", "x[2,4,7,6] x[6,2,3,3] | 2 1 1 2 1 2 2",
                         "x[1,3,4,4] x[3,1,3,3] | 1 1 1 1 1 1 3", "x[3,2,1,9] x[5,2,1,4] | 1 2 0 3 1 2 1",
@@ -496,10 +537,11 @@ const kiln_op kiln_op_convolution_input_grad = {
     .name = "convolution_input_grad",
     .attrs = CONV_ATTRS " height width",
     .cls = KILN_CLASS_CONV,
-    .dtypes = KILN_T_FLOATS,
+    .dtypes = KILN_T_NUMBERS,
     .min_in = 2,
     .max_in = 2,
     .infer = convolution_input_grad_infer,
+    .compose = convolution_input_grad_compose,
     .grad = convolution_input_grad_grad,
     .cases = KILN_CASES{"x[2,4,3,5] x[4,3,3,2] | 1 1 0 0 1 1 1 5 6", "x[2,6,4,6] x[6,2,3,3] | 2 1 1 2 1 2 2 7 6",
                         "x[1,3,4,4] x[3,1,3,3] | 1 1 1 1 1 1 3 4 4", "x[2,3,2,2] x[3,2,3,3] | 3 2 0 1 1 1 1 7 4",
@@ -520,28 +562,31 @@ const kiln_op kiln_op_convolution_weight_grad = {
                         "x[0,3,4,4] x[0,2,4,4] | 1 1 1 1 1 1 1 3 3", NULL},
 };
 
-#define PUBLIC_RECORD(op, names, ...)                                                                                  \
+#define PUBLIC_RECORD(op, node, names, ...)                                                                            \
     const kiln_op kiln_op_##op = {                                                                                     \
         .name = #op,                                                                                                   \
         .attrs = names,                                                                                                \
         .cls = KILN_CLASS_COMPOSITE,                                                                                   \
         .autocast = KILN_CAST_LOWER,                                                                                   \
-        .dtypes = KILN_T_FLOATS,                                                                                       \
+        .dtypes = KILN_T_NUMBERS,                                                                                      \
         .min_in = 2,                                                                                                   \
         .max_in = 3,                                                                                                   \
+        .keeps_half = true,                                                                                            \
+        .heart = &kiln_op_##node,                                                                                      \
         .infer = op##_infer,                                                                                           \
         .compose = op##_compose,                                                                                       \
         .cases = KILN_CASES{__VA_ARGS__, NULL},                                                                        \
     }
 
-PUBLIC_RECORD(conv1d, "stride padding dilation groups", "x[2,3,7] x[4,3,3] x[4] | 0 0 0 0",
+PUBLIC_RECORD(conv1d, convolution, "stride padding dilation groups", "x[2,3,7] x[4,3,3] x[4] | 0 0 0 0",
               "x[2,4,8] x[6,2,3] x[6] | 2 1 2 2", "x[3,5] x[2,3,2] - | 1 1 1 1");
-PUBLIC_RECORD(conv2d, CONV_ATTRS, "x[2,3,5,5] x[4,3,3,3] x[4] | 0 0 0 0 0 0 0",
+PUBLIC_RECORD(conv2d, convolution, CONV_ATTRS, "x[2,3,5,5] x[4,3,3,3] x[4] | 0 0 0 0 0 0 0",
               "x[2,4,6,7] x[4,2,3,2] x[4] | 2 1 1 2 1 2 2", "x[2,2,4,4] x[3,2,2,2] - | 1 1 0 0 1 1 1",
               "x[2,4,5] x[3,2,3,3] x[3] | 1 1 1 1 1 1 1");
-PUBLIC_RECORD(conv_transpose1d, "stride padding output_padding groups dilation", "x[2,3,4] x[3,2,3] x[2] | 0 0 0 0 0",
-              "x[2,4,4] x[4,2,3] x[4] | 2 1 1 2 1", "x[1,2,3] x[2,1,2] - | 1 0 1 1 2");
-PUBLIC_RECORD(conv_transpose2d,
+PUBLIC_RECORD(conv_transpose1d, convolution_input_grad, "stride padding output_padding groups dilation",
+              "x[2,3,4] x[3,2,3] x[2] | 0 0 0 0 0", "x[2,4,4] x[4,2,3] x[4] | 2 1 1 2 1",
+              "x[1,2,3] x[2,1,2] - | 1 0 1 1 2");
+PUBLIC_RECORD(conv_transpose2d, convolution_input_grad,
               "stride_h stride_w padding_h padding_w output_padding_h output_padding_w dilation_h dilation_w groups",
               "x[2,3,3,4] x[3,2,3,3] x[2] | 0 0 0 0 0 0 0 0 0", "x[2,4,3,3] x[4,2,3,2] x[4] | 2 3 1 0 1 2 1 1 2",
               "x[1,2,3,3] x[2,1,2,2] - | 1 1 1 1 1 0 2 2 1", "x[2,3,3] x[2,1,2,2] x[1] | 2 2 0 0 0 0 1 1 1");

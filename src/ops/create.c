@@ -21,8 +21,8 @@ static bool check_creation(const kiln_call *c, uint32_t dtypes, int ndim)
 
 static bool make_attrs(const char *op, kiln_attrs *a, kiln_dtype dtype, int ndim, const int64_t *shape)
 {
-    if (ndim < 0 || ndim > KILN_MAX_DIMS)
-        return kiln_fail(KILN_E_SHAPE, op, "%d sizes are given; a tensor has at most %d dims", ndim, KILN_MAX_DIMS);
+    if (!kiln_check_list(op, ndim, shape, KILN_MAX_DIMS))
+        return false;
     a->i[a->nints++] = dtype;
     for (int d = 0; d < ndim; d++)
         a->i[a->nints++] = shape[d];
@@ -55,6 +55,8 @@ static kiln_tensor *make_full(const char *op, int ndim, const int64_t *shape, do
                               kiln_device device)
 {
     kiln_attrs a = {.nfloats = 1, .f = {value}};
+    if ((int)dtype >= 0 && dtype < KILN_DTYPES && !kiln_check_number(op, value, dtype))
+        return NULL;
     return make_attrs(op, &a, dtype, ndim, shape) ? kiln_op_create(&kiln_op_full, &a, device) : NULL;
 }
 
@@ -78,19 +80,24 @@ kiln_tensor *kiln_scalar(double value, kiln_dtype dtype)
     return make_full("scalar", 0, NULL, value, dtype, kiln_default_device());
 }
 
+static kiln_tensor *make_like(const char *op, const kiln_tensor *x, double value)
+{
+    return x ? make_full(op, x->ndim, x->shape, value, (kiln_dtype)x->dtype, x->device) : kiln_fail_null(op, 1);
+}
+
 kiln_tensor *kiln_full_like(kiln_tensor *x, double value)
 {
-    return x ? make_full("full_like", x->ndim, x->shape, value, (kiln_dtype)x->dtype, x->device) : NULL;
+    return make_like("full_like", x, value);
 }
 
 kiln_tensor *kiln_zeros_like(kiln_tensor *x)
 {
-    return kiln_full_like(x, 0);
+    return make_like("zeros_like", x, 0);
 }
 
 kiln_tensor *kiln_ones_like(kiln_tensor *x)
 {
-    return kiln_full_like(x, 1);
+    return make_like("ones_like", x, 1);
 }
 
 /* ---- iota, arange ---- */
@@ -210,6 +217,8 @@ static bool infer_eye(kiln_call *c)
 
 static bool compose_eye(kiln_call *c, kiln_tensor **out)
 {
+    if (kiln_count(2, c->out[0].shape) == 0) /* the other side may be longer than any memory */
+        return (out[0] = kiln_zeros(2, c->out[0].shape, c->out[0].dtype)) != NULL;
     kiln_tensor *rows = kiln_unsqueeze(make_iota(KILN_I64, c->attrs.i[1], 0, 1), 1);
     out[0] = kiln_cast(kiln_eq(rows, make_iota(KILN_I64, c->attrs.i[2], 0, 1)), (kiln_dtype)c->attrs.i[0]);
     return out[0] != NULL;

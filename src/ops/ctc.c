@@ -3,7 +3,6 @@
  * come from them. "Impossible" is a large negative number rather than -inf, whose differences would be NaN. */
 #include <math.h>
 #include "ops/helpers.h"
-#include "ops/widen.h"
 
 #define IMPOSSIBLE (-1e30)
 
@@ -120,7 +119,7 @@ static kiln_tensor *log_likelihood(kiln_tensor *alpha, kiln_tensor *lengths)
 
 static bool ctc_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *log_p = kiln_widen(c->in[0]), *targets = kiln_cast(c->in[1], KILN_I64);
+    kiln_tensor *log_p = c->in[0], *targets = kiln_cast(c->in[1], KILN_I64);
     kiln_tensor *frames = kiln_cast(c->in[2], KILN_I64), *lengths = kiln_cast(c->in[3], KILN_I64);
     states s = {0};
     if (!log_p || !targets || !frames || !lengths || !make_states(targets, lengths, c->attrs.i[BLANK], &s))

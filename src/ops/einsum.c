@@ -2,7 +2,7 @@
  * time summing what neither the output nor a later operand asks for. A pair is one (batched) matmul. The record carries
  * the equation as character codes, without spaces. */
 #include <string.h>
-#include "ops/op.h"
+#include "ops/widen.h"
 
 /* A label is 0 … 25 for A … Z, 26 … 51 for a … z, and ELLIPSIS + k for the dim k places from the end of an ellipsis. */
 enum { ELLIPSIS = 52, LABELS = ELLIPSIS + KILN_MAX_DIMS, NO_LABEL = 255 };
@@ -162,6 +162,52 @@ static bool read_equation(const kiln_call *c, equation *e)
     return (arrow ? read_output(e, arrow + 2) : imply_output(e)) && match_sizes(e);
 }
 
+static bool is_summed(const equation *e, int label)
+{
+    return e->size[label] >= 0 && !memchr(e->output.label, label, (size_t)e->output.n);
+}
+
+/* Whether a dim is summed that only one operand has; where several have its label, size 1 does not count. */
+static bool sums_alone(const equation *e)
+{
+    for (int label = 0; label < LABELS; label++) {
+        int owners = 0;
+        for (int i = 0; i < e->nterms; i++) {
+            const term *t = &e->terms[i];
+            for (int d = 0; d < t->n; d++)
+                if (t->label[d] == label && (e->nterms == 1 || t->t->shape[d] != 1)) {
+                    owners++;
+                    break;
+                }
+        }
+        if (owners == 1 && is_summed(e, label))
+            return true;
+    }
+    return false;
+}
+
+/* Bools are summed as i64, and so are integers along a dim that no other operand has; a product's sums keep its type.
+ */
+static kiln_dtype result_dtype(const equation *e)
+{
+    kiln_dtype dtype = (kiln_dtype)e->terms[0].t->dtype;
+    bool sums = false;
+    for (int label = 0; label < LABELS; label++)
+        sums |= is_summed(e, label);
+    if (kiln_dtype_is_float(dtype) || !sums)
+        return dtype;
+    return dtype == KILN_BOOL || sums_alone(e) ? KILN_I64 : dtype;
+}
+
+/* What the operands become: bools that are counted, integers. Half precision is enough for one sum or one product,
+ * which round once; more steps than one are taken in f32. */
+static kiln_dtype computed_in(const equation *e, kiln_dtype result)
+{
+    kiln_dtype dtype = (kiln_dtype)e->terms[0].t->dtype;
+    bool one_step = e->nterms == 1 || (e->nterms == 2 && !sums_alone(e));
+    return dtype == KILN_BOOL ? result : kiln_is_half(dtype) && !one_step ? KILN_F32 : dtype;
+}
+
 static bool einsum_infer(kiln_call *c)
 {
     for (int k = 0; k < c->nin; k++)
@@ -173,7 +219,7 @@ static bool einsum_infer(kiln_call *c)
     int64_t shape[KILN_MAX_DIMS];
     for (int d = 0; d < e.output.n; d++)
         shape[d] = e.size[e.output.label[d]];
-    kiln_desc_set(&c->out[0], (kiln_dtype)c->in[0]->dtype, e.output.n, shape);
+    kiln_desc_set(&c->out[0], result_dtype(&e), e.output.n, shape);
     return true;
 }
 
@@ -216,12 +262,11 @@ static void take_diagonals(term *t)
     }
 }
 
-/* Sums the dims whose label is not in `keep`. Integers stay what they are. */
+/* Sums the dims whose label is not in `keep`; sums of integers and bools are i64. */
 static void sum_others(term *t, const bool *keep)
 {
     int64_t dims[KILN_MAX_DIMS];
     int n = 0, left = 0;
-    kiln_dtype dtype = kiln_dtype_of(t->t);
     for (int d = 0; d < t->n; d++) {
         if (keep[t->label[d]])
             t->label[left++] = t->label[d];
@@ -230,7 +275,7 @@ static void sum_others(term *t, const bool *keep)
     }
     t->n = left;
     if (n)
-        t->t = kiln_cast(kiln_sum(t->t, n, dims, false), dtype);
+        t->t = kiln_sum(t->t, n, dims, false);
 }
 
 /* Dims of size 1 that meet a larger one of the same label only broadcast: they go. */
@@ -291,14 +336,14 @@ static bool append_group(term *product, int64_t *shape, const term *t, const ter
     return true;
 }
 
-static kiln_tensor *multiply(kiln_tensor *a, kiln_tensor *b, int64_t shared, kiln_dtype dtype)
+static kiln_tensor *multiply(kiln_tensor *a, kiln_tensor *b, bool has_shared)
 {
-    if (shared == 1) /* [batch, m, 1] and [batch, n, 1] */
+    if (!a || !b)
+        return NULL;
+    if (!has_shared) /* [batch, m, 1] and [batch, n, 1] */
         return kiln_mul(a, kiln_transpose(b, 1, 2));
-    if (kiln_dtype_is_float(dtype))
-        return kiln_matmul(a, kiln_transpose(b, 1, 2));
-    kiln_tensor *product = kiln_mul(kiln_unsqueeze(a, 2), kiln_unsqueeze(b, 1));
-    return kiln_cast(kiln_sum(product, 1, (int64_t[]){3}, false), dtype);
+    kiln_dtype dtype = kiln_dtype_promote((kiln_dtype)a->dtype, (kiln_dtype)b->dtype); /* one may be a sum already */
+    return kiln_matmul(kiln_cast(a, dtype), kiln_transpose(kiln_cast(b, dtype), 1, 2));
 }
 
 /* *a becomes a · b, summed over the labels that are in both and not in `keep`. */
@@ -321,7 +366,7 @@ static bool contract(const equation *e, term *a, term *b, const bool *keep)
         !append_group(&product, shape, b, a, keep, OWN))
         return refuse(e, "a product on the way has too many dims");
     kiln_tensor *left = as_matrix(a, b, keep, size[0]), *right = as_matrix(b, a, keep, size[1]);
-    product.t = kiln_reshape(multiply(left, right, size[0][SHARED], kiln_dtype_of(a->t)), product.n, shape);
+    product.t = kiln_reshape(multiply(left, right, size[0][SHARED] != 1), product.n, shape);
     *a = product;
     return a->t != NULL;
 }
@@ -331,8 +376,11 @@ static bool einsum_compose(kiln_call *c, kiln_tensor **out)
     equation e;
     if (!read_equation(c, &e))
         return false;
-    for (int i = 0; i < e.nterms; i++)
+    kiln_dtype dtype = computed_in(&e, c->out[0].dtype);
+    for (int i = 0; i < e.nterms; i++) {
+        e.terms[i].t = kiln_cast(e.terms[i].t, dtype);
         take_diagonals(&e.terms[i]);
+    }
     term *sum = &e.terms[0];
     for (int i = 1; i <= e.nterms; i++) {
         bool keep[LABELS] = {false};
@@ -349,7 +397,7 @@ static bool einsum_compose(kiln_call *c, kiln_tensor **out)
     int64_t order[KILN_MAX_DIMS] = {0};
     for (int d = 0; d < e.output.n; d++)
         order[d] = find(sum, e.output.label[d]);
-    out[0] = kiln_permute(sum->t, e.output.n, order);
+    out[0] = kiln_cast(kiln_permute(sum->t, e.output.n, order), c->out[0].dtype);
     return out[0] != NULL;
 }
 
@@ -358,9 +406,10 @@ const kiln_op kiln_op_einsum = {
     .attrs = "characters...",
     .cls = KILN_CLASS_COMPOSITE,
     .autocast = KILN_CAST_PROMOTE,
-    .dtypes = KILN_T_NUMBERS,
+    .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = KILN_MAX_INPUTS,
+    .keeps_half = true,
     .infer = einsum_infer,
     .compose = einsum_compose,
     .cases =
@@ -387,7 +436,7 @@ kiln_tensor *kiln_einsum(const char *text, int n, kiln_tensor *const *operands)
         return kiln_fail(KILN_E_ARGUMENT, "einsum", "it takes an equation and 1 to %d operands", KILN_MAX_INPUTS);
     for (int k = 0; k < n; k++)
         if (!operands[k])
-            return NULL;
+            return kiln_fail_null("einsum", k + 1);
     kiln_attrs a = {0};
     for (const char *p = text; *p; p++) {
         if (*p == ' ')

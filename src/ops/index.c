@@ -63,8 +63,24 @@ const kiln_op kiln_op_gather = {
                         "x[0,3] i1[0,2] | 1", "x[64,100] i100[64,1] | 1", "x[33,40,7] i40[33,50,7] | 1", NULL},
 };
 
+/* A number without dims stands for a list of one. */
+static kiln_tensor *as_list(kiln_tensor *t)
+{
+    return t && t->ndim == 0 ? kiln_unsqueeze(t, 0) : t;
+}
+
+/* Whether one operand is a list and another a number without dims: as lists they fit. */
+static bool are_mixed(const kiln_tensor *a, const kiln_tensor *b, const kiln_tensor *c)
+{
+    return a && b && c && a->ndim <= 1 && b->ndim <= 1 && c->ndim <= 1 && (a->ndim != b->ndim || a->ndim != c->ndim);
+}
+
 kiln_tensor *kiln_gather(kiln_tensor *x, int dim, kiln_tensor *index)
 {
+    if (are_mixed(x, index, index)) {
+        kiln_tensor *y = kiln_gather(as_list(x), dim, as_list(index));
+        return index->ndim ? y : kiln_squeeze(y, 0);
+    }
     return KILN_OP(gather, KILN_IN(x, as_index(index)), KILN_I(dim));
 }
 
@@ -174,14 +190,31 @@ const kiln_op kiln_op_scatter_add = {
     .cases = SCATTER_CASES,
 };
 
-kiln_tensor *kiln_scatter(kiln_tensor *x, int dim, kiln_tensor *index, kiln_tensor *src)
+static kiln_tensor *scatter(const kiln_op *op, kiln_tensor *x, int dim, kiln_tensor *index, kiln_tensor *src)
 {
-    return KILN_OP(scatter, KILN_IN(x, as_index(index), src), KILN_I(dim));
+    if (are_mixed(x, index, src)) {
+        kiln_tensor *y = scatter(op, as_list(x), dim, as_list(index), as_list(src));
+        return x->ndim ? y : kiln_squeeze(y, 0);
+    }
+    return kiln_op_one(op, KILN_IN(x, as_index(index), src), KILN_I(dim));
 }
 
+kiln_tensor *kiln_scatter(kiln_tensor *x, int dim, kiln_tensor *index, kiln_tensor *src)
+{
+    return scatter(&kiln_op_scatter, x, dim, index, src);
+}
+
+static bool are_bools(const kiln_tensor *a, const kiln_tensor *b)
+{
+    return a && b && a->dtype == KILN_BOOL && b->dtype == KILN_BOOL;
+}
+
+/* Bools are counted: a sum is true when one of its terms is. */
 kiln_tensor *kiln_scatter_add(kiln_tensor *x, int dim, kiln_tensor *index, kiln_tensor *src)
 {
-    return KILN_OP(scatter_add, KILN_IN(x, as_index(index), src), KILN_I(dim));
+    if (are_bools(x, src))
+        return kiln_cast(kiln_scatter_add(kiln_cast(x, KILN_I64), dim, index, kiln_cast(src, KILN_I64)), KILN_BOOL);
+    return scatter(&kiln_op_scatter_add, x, dim, index, src);
 }
 
 /* ---- index_select, index_add ---- */
@@ -228,7 +261,13 @@ const kiln_op kiln_op_index_select = {
 
 kiln_tensor *kiln_index_select(kiln_tensor *x, int dim, kiln_tensor *index)
 {
-    return KILN_OP(index_select, KILN_IN(x, as_index(index)), KILN_I(dim));
+    index = as_list(index);
+    if (!x || !index || x->ndim)
+        return KILN_OP(index_select, KILN_IN(x, as_index(index)), KILN_I(dim));
+    if (kiln_numel(index) != 1)
+        return kiln_fail(KILN_E_SHAPE, "index_select", "x has no dims, so that one index is needed, not %s",
+                         kiln_shape_of(index));
+    return kiln_squeeze(kiln_index_select(as_list(x), dim, index), 0);
 }
 
 static bool infer_index_add(kiln_call *c)
@@ -274,6 +313,11 @@ const kiln_op kiln_op_index_add = {
 
 kiln_tensor *kiln_index_add(kiln_tensor *x, int dim, kiln_tensor *index, kiln_tensor *src)
 {
+    if (are_bools(x, src))
+        return kiln_cast(kiln_index_add(kiln_cast(x, KILN_I64), dim, index, kiln_cast(src, KILN_I64)), KILN_BOOL);
+    index = as_list(index);
+    if (x && src && x->ndim == 0 && src->ndim == 0)
+        return kiln_squeeze(kiln_index_add(as_list(x), dim, index, as_list(src)), 0);
     return KILN_OP(index_add, KILN_IN(x, as_index(index), src), KILN_I(dim));
 }
 
@@ -360,6 +404,7 @@ const kiln_op kiln_op_one_hot = {
     .dtypes = 1 << KILN_I32 | 1 << KILN_I64,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = infer_one_hot,
     .compose = compose_one_hot,
     .cases = KILN_CASES{"i4[3] | 4", "i4[2,3] | 7", "i3[] | 3", "i3[0] | 3", "i10[60] | 10", "i1[2,2] | 1", NULL},

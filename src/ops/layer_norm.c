@@ -42,25 +42,10 @@ static bool layer_norm_rows_infer(kiln_call *c)
     return true;
 }
 
-/* Half precision is for storage: the kernel for f32 does it. */
-static bool compose_widened(kiln_call *c, kiln_tensor **out)
-{
-    kiln_tensor *in[3] = {NULL};
-    for (int k = 0; k < c->nin; k++)
-        if (c->in[k] && !(in[k] = kiln_widen(c->in[k])))
-            return false;
-    if (!kiln_op_call(c->op, in, c->nin, &c->attrs, out))
-        return false;
-    out[0] = kiln_cast(out[0], c->out[0].dtype);
-    return out[0] != NULL;
-}
-
 static bool layer_norm_rows_compose(kiln_call *c, kiln_tensor **out)
 {
     kiln_tensor *x = c->in[0], *weight = c->nin > 1 ? c->in[1] : NULL, *bias = c->nin > 2 ? c->in[2] : NULL;
     int n = (int)c->attrs.i[0];
-    if (kiln_is_half((kiln_dtype)x->dtype))
-        return compose_widened(c, out);
     kiln_tensor *mean = kiln_mean(x, n, last_dims, true), *d = kiln_sub(x, mean);
     kiln_tensor *rstd = kiln_rsqrt(kiln_add_scalar(kiln_mean(kiln_square(d), n, last_dims, true), c->attrs.f[0]));
     kiln_tensor *y = kiln_mul(d, rstd);

@@ -2,7 +2,8 @@
 #include <math.h>
 #include <string.h>
 #include "ops/pick.h"
-#include "ops/widen.h"
+#include "ops/pointwise.h"
+#include "ops/require.h"
 
 /* ---- cross_entropy, nll_loss ---- */
 
@@ -94,8 +95,7 @@ static bool nll_loss_infer(kiln_call *c)
 static bool nll_loss_compose(kiln_call *c, kiln_tensor **out)
 {
     const int64_t *i = c->attrs.i;
-    kiln_tensor *y =
-        class_loss(kiln_widen(c->in[0]), kiln_cast(c->in[1], KILN_I64), kiln_widen(c->in[2]), i[0], i[1], NULL);
+    kiln_tensor *y = class_loss(c->in[0], kiln_cast(c->in[1], KILN_I64), c->in[2], i[0], i[1], NULL);
     out[0] = kiln_cast(y, c->out[0].dtype);
     return out[0] != NULL;
 }
@@ -165,12 +165,12 @@ static kiln_tensor *probability_loss(kiln_tensor *log_p, kiln_tensor *target, ki
 
 static bool cross_entropy_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *x = kiln_widen(c->in[0]), *target = c->in[1], *weight = kiln_widen(c->in[2]), *y;
+    kiln_tensor *x = c->in[0], *target = c->in[1], *weight = c->in[2], *y;
     int64_t ignore = c->attrs.i[0], reduction = c->attrs.i[1];
     const double *smoothing = c->attrs.i[2] ? &c->attrs.f[0] : NULL;
     kiln_tensor *log_p = kiln_log_softmax(x, class_dim(c->in[0]));
     if (kiln_dtype_is_float((kiln_dtype)target->dtype))
-        y = probability_loss(log_p, kiln_widen(target), weight, reduction, smoothing);
+        y = probability_loss(log_p, target, weight, reduction, smoothing);
     else
         y = class_loss(log_p, kiln_cast(target, KILN_I64), weight, ignore, reduction, smoothing);
     out[0] = kiln_cast(y, c->out[0].dtype);
@@ -249,7 +249,7 @@ static bool finish_pair(kiln_call *c, kiln_tensor *each, kiln_tensor **out)
 
 static kiln_tensor *difference(const kiln_call *c)
 {
-    return kiln_sub(kiln_widen(c->in[0]), kiln_widen(c->in[1]));
+    return kiln_sub(c->in[0], c->in[1]);
 }
 
 static bool mse_compose(kiln_call *c, kiln_tensor **out)
@@ -279,32 +279,29 @@ static bool smooth_l1_compose(kiln_call *c, kiln_tensor **out)
     return finish_pair(c, kiln_div_scalar(huber(difference(c), c->attrs.f[0]), c->attrs.f[0]), out);
 }
 
-/* log p (or log(1-p)), but at least -100, with a steep yet finite slope where its argument is 0. */
-static kiln_tensor *bounded_log(kiln_tensor *p, bool complement)
-{
-    kiln_tensor *argument = complement ? kiln_rsub_scalar(p, 1) : p;
-    kiln_tensor *tiny = kiln_le_scalar(argument, 3.72e-44); /* exp(-100) */
-    kiln_tensor *steep = kiln_add_scalar(kiln_mul_scalar(argument, 1e12), -100);
-    kiln_tensor *log =
-        complement ? kiln_log1p(kiln_masked_fill(kiln_neg(p), tiny, 0)) : kiln_log(kiln_masked_fill(p, tiny, 1));
-    return kiln_where(tiny, steep, log);
-}
+/* f(p, t) = -(t·log p + (1-t)·log(1-p)), with logarithms of at least -100. The slope in p is (p-t) / (p·(1-p)), with a
+ * denominator of at least 1e-12 (PyTorch's, an f32): where p is the target the slope is 0, also at the ends. */
+KILN_PW_GRAD2(bce,
+              kiln_mul(gy, kiln_div(kiln_sub(a, b), kiln_clamp(kiln_mul(a, kiln_rsub_scalar(a, 1)), 1e-12f, INFINITY))),
+              kiln_mul(gy, kiln_sub(kiln_clamp(kiln_log1p(kiln_neg(a)), -100, INFINITY),
+                                    kiln_clamp(kiln_log(a), -100, INFINITY))))
+const kiln_op kiln_op_bce = {KILN_PW_OP(bce, 2), .dtypes = KILN_T_FLOATS, .lo = 0.05,
+                             .hi = 0.95,         .grad = bce_rule,        .cases = KILN_PW_CASES2("x", "x")};
 
-/* -(t·log p + (1-t)·log(1-p))·weight */
 static bool bce_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *p = kiln_widen(c->in[0]), *t = kiln_widen(c->in[1]), *weight = kiln_widen(c->in[2]);
-    kiln_tensor *yes = kiln_mul(t, bounded_log(p, false));
-    kiln_tensor *no = kiln_mul(kiln_rsub_scalar(t, 1), bounded_log(p, true));
-    kiln_tensor *each = kiln_neg(kiln_add(yes, no));
+    kiln_tensor *in[2], *weight = c->in[2];
+    for (int k = 0; k < 2; k++)
+        in[k] = kiln_require(c->in[k], KILN_REQUIRE_PROBABILITY);
+    kiln_tensor *each = kiln_pw_call(&kiln_op_bce, in, 2, KILN_NO_ATTRS);
     return finish_pair(c, weight ? kiln_mul(each, weight) : each, out);
 }
 
 /* (1-t)·x - (1 + (pos_weight-1)·t)·log sigmoid(x), times weight */
 static bool bce_logits_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *x = kiln_widen(c->in[0]), *t = kiln_widen(c->in[1]);
-    kiln_tensor *weight = kiln_widen(c->in[2]), *positive = kiln_widen(c->in[3]);
+    kiln_tensor *x = c->in[0], *t = c->in[1];
+    kiln_tensor *weight = c->in[2], *positive = c->in[3];
     kiln_tensor *log_yes = kiln_logsigmoid(x);
     if (positive)
         log_yes = kiln_mul(log_yes, kiln_add_scalar(kiln_mul(kiln_add_scalar(positive, -1), t), 1));
@@ -315,7 +312,7 @@ static bool bce_logits_compose(kiln_call *c, kiln_tensor **out)
 /* target·(log target - x), 0 where target is 0 */
 static bool kl_div_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *x = kiln_widen(c->in[0]), *t = kiln_widen(c->in[1]);
+    kiln_tensor *x = c->in[0], *t = c->in[1];
     if (c->attrs.i[1])
         return finish_pair(c, kiln_mul(kiln_exp(t), kiln_sub(t, x)), out);
     kiln_tensor *entropy = kiln_mul(t, kiln_log(kiln_masked_fill(t, kiln_eq_scalar(t, 0), 1)));
@@ -352,13 +349,25 @@ LOSS(binary_cross_entropy_with_logits, "reduction", 4, same_shape_infer, bce_log
 LOSS(kl_div, "reduction log_target", 2, pair_infer, kl_div_compose, 0, 0, "x[5] q[5] | 0 0", "x[2,3] q[2,3] | 1 0",
      "x[2,3] x[2,3] | 2 1", "x[2,3] x[2,3] | 0 1");
 
+/* x in the type that it and the target promote to: integers may stand on either side. */
+static kiln_tensor *promoted(kiln_tensor *x, const kiln_tensor *target)
+{
+    bool change = x && target && kiln_dtype_is_float((kiln_dtype)target->dtype);
+    return change ? kiln_cast(x, kiln_dtype_promote((kiln_dtype)x->dtype, (kiln_dtype)target->dtype)) : x;
+}
+
 kiln_tensor *kiln_mse_loss(kiln_tensor *x, kiln_tensor *target, kiln_reduction reduction)
 {
+    x = promoted(x, target);
     return KILN_OP(mse_loss, KILN_IN(x, target), KILN_I(reduction));
 }
 
+/* Distances of integers are integers; they have no mean. */
 kiln_tensor *kiln_l1_loss(kiln_tensor *x, kiln_tensor *target, kiln_reduction reduction)
 {
+    x = promoted(x, target);
+    if (x && target && !kiln_dtype_is_float((kiln_dtype)x->dtype) && (reduction == KILN_SUM || reduction == KILN_NONE))
+        return reduce_loss(kiln_abs(kiln_sub(x, target)), reduction);
     return KILN_OP(l1_loss, KILN_IN(x, target), KILN_I(reduction));
 }
 
@@ -367,7 +376,7 @@ kiln_tensor *kiln_huber_loss(kiln_tensor *x, kiln_tensor *target, double delta, 
     if (!(delta > 0))
         return kiln_fail(KILN_E_ARGUMENT, "huber_loss", "delta is %g; it must be positive", delta);
     kiln_attrs a = {.nints = 1, .nfloats = 1, .i = {reduction}, .f = {delta}};
-    return KILN_OP(huber_loss, KILN_IN(x, target), &a);
+    return KILN_OP(huber_loss, KILN_IN(promoted(x, target), target), &a);
 }
 
 kiln_tensor *kiln_smooth_l1_loss(kiln_tensor *x, kiln_tensor *target, double beta, kiln_reduction reduction)
@@ -377,7 +386,7 @@ kiln_tensor *kiln_smooth_l1_loss(kiln_tensor *x, kiln_tensor *target, double bet
     if (beta == 0)
         return kiln_l1_loss(x, target, reduction);
     kiln_attrs a = {.nints = 1, .nfloats = 1, .i = {reduction}, .f = {beta}};
-    return KILN_OP(smooth_l1_loss, KILN_IN(x, target), &a);
+    return KILN_OP(smooth_l1_loss, KILN_IN(promoted(x, target), target), &a);
 }
 
 kiln_tensor *kiln_binary_cross_entropy(kiln_tensor *p, kiln_tensor *target, kiln_tensor *weight,

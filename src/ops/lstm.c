@@ -3,7 +3,6 @@
  * from which the gradients of the weights are again one matmul each. */
 #include <string.h>
 #include "ops/helpers.h"
-#include "ops/widen.h"
 
 extern const kiln_op kiln_op_lstm_cells, kiln_op_lstm_cells_grad;
 
@@ -239,8 +238,7 @@ static bool lstm_infer(kiln_call *c)
 static bool lstm_compose(kiln_call *c, kiln_tensor **out)
 {
     kiln_tensor *in[7] = {NULL}, *outs[KILN_MAX_OUTPUTS];
-    for (int k = 0; k < c->nin; k++)
-        in[k] = kiln_widen(c->in[k]);
+    memcpy(in, c->in, (size_t)c->nin * sizeof *in);
     kiln_tensor *x = kiln_linear(in[0], in[3], plus(in[5], in[6]));
     if (!kiln_op_call(&kiln_op_lstm_cells, KILN_IN(x, in[1], in[2], in[4]), KILN_NO_ATTRS, outs))
         return false;

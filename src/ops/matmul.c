@@ -1,4 +1,5 @@
 /* Products: matmul is a node for operands of two and more dims; everything else is written with it. */
+#include <string.h>
 #include "ops/op.h"
 
 /* ---- matmul ---- */
@@ -54,16 +55,82 @@ static kiln_tensor *turned(kiln_tensor *t)
     return kiln_transpose(t, -1, -2);
 }
 
+/* Whether the batch dims of an operand are broadcast to those of gy. */
+static bool is_broadcast(const kiln_tensor *t, const kiln_tensor *gy)
+{
+    return t->ndim != gy->ndim || memcmp(t->shape, gy->shape, (size_t)(t->ndim - 2) * sizeof *t->shape);
+}
+
+/* x [..., m, k], with the batch dims of gy, as [kept…, dropped…·m, k]: batch dims that `to` has are kept, those that it
+ * is broadcast along lie with the rows. */
+static kiln_tensor *beside_rows(kiln_tensor *x, const kiln_tensor *to, const kiln_tensor *gy)
+{
+    int64_t whole[KILN_MAX_DIMS], order[KILN_MAX_DIMS], flat[KILN_MAX_DIMS], rows = 1;
+    int n = gy->ndim - 2, lead = gy->ndim - to->ndim, kept = 0, dropped = 0;
+    for (int d = 0; d < n; d++) {
+        whole[d] = gy->shape[d];
+        bool keeps = d >= lead && to->shape[d - lead] != 1;
+        if (keeps)
+            flat[kept++] = gy->shape[d];
+        else
+            rows *= gy->shape[d];
+    }
+    for (int d = 0, k = 0; d < n; d++)
+        order[d >= lead && to->shape[d - lead] != 1 ? k++ : kept + dropped++] = d;
+    order[n] = n;
+    order[n + 1] = n + 1;
+    whole[n] = x->shape[x->ndim - 2];
+    whole[n + 1] = flat[kept + 1] = x->shape[x->ndim - 1];
+    flat[kept] = rows * whole[n];
+    return kiln_reshape(kiln_permute(kiln_expand(x, n + 2, whole), n + 2, order), kept + 2, flat);
+}
+
+/* The gradient of a broadcast operand b of a·b: one product that sums over all it was broadcast along. */
+static kiln_tensor *summed_grad(kiln_tensor *a, kiln_tensor *gy, const kiln_tensor *b)
+{
+    if (!a || !gy || !b)
+        return NULL;
+    kiln_tensor *sum = kiln_matmul(turned(beside_rows(a, b, gy)), beside_rows(gy, b, gy));
+    return kiln_reshape(sum, b->ndim, b->shape);
+}
+
 /* gy·bᵀ and aᵀ·gy. For an operand that is a transposed view, the transpose of the gradient is computed instead: so the
  * gradient of what it is a view of comes out dense. */
 static bool matmul_grad(kiln_grad_call *g)
 {
     kiln_tensor *gy = g->gout[0], *a = g->in[0], *b = g->in[1];
-    if (g->need[0])
+    if (g->need[0] && is_broadcast(a, gy)) /* of bᵀ·aᵀ */
+        g->gin[0] = turned(summed_grad(turned(b), turned(gy), turned(a)));
+    else if (g->need[0])
         g->gin[0] = is_transposed(a) ? turned(kiln_matmul(b, turned(gy))) : kiln_matmul(gy, turned(b));
-    if (g->need[1])
+    if (g->need[1] && is_broadcast(b, gy))
+        g->gin[1] = summed_grad(a, gy, b);
+    else if (g->need[1])
         g->gin[1] = is_transposed(b) ? turned(kiln_matmul(turned(gy), a)) : kiln_matmul(turned(a), gy);
     return (!g->need[0] || g->gin[0]) && (!g->need[1] || g->gin[1]);
+}
+
+/* [..., m, k] as [batch, m, k], with as many in the batch as `shape`, the result's, has. */
+static kiln_tensor *in_one_batch(kiln_tensor *t, int ndim, const int64_t *shape)
+{
+    int64_t whole[KILN_MAX_DIMS], batch = kiln_count(ndim - 2, shape), m = t->shape[t->ndim - 2];
+    int64_t k = t->shape[t->ndim - 1];
+    for (int d = 0; d < ndim - 2; d++)
+        whole[d] = shape[d];
+    whole[ndim - 2] = m;
+    whole[ndim - 1] = k;
+    return kiln_reshape(kiln_expand(t, ndim, whole), 3, (int64_t[]){batch, m, k});
+}
+
+/* For types that no device has a kernel for, integers: every product, and their sums. They wrap as the type does. */
+static bool matmul_compose(kiln_call *c, kiln_tensor **out)
+{
+    const kiln_desc *d = &c->out[0];
+    kiln_tensor *a = kiln_unsqueeze(in_one_batch(c->in[0], d->ndim, d->shape), 3);
+    kiln_tensor *b = kiln_unsqueeze(in_one_batch(c->in[1], d->ndim, d->shape), 1);
+    kiln_tensor *sums = kiln_sum(kiln_mul(a, b), KILN_DIMS(2), false); /* [batch, m, k, n] */
+    out[0] = kiln_reshape(kiln_cast(sums, d->dtype), d->ndim, d->shape);
+    return out[0] != NULL;
 }
 
 const kiln_op kiln_op_matmul = {
@@ -71,22 +138,23 @@ const kiln_op kiln_op_matmul = {
     .attrs = "",
     .cls = KILN_CLASS_MATMUL,
     .autocast = KILN_CAST_LOWER,
-    .dtypes = KILN_T_FLOATS,
+    .dtypes = KILN_T_NUMBERS,
     .min_in = 2,
     .max_in = 2,
     .grad_skips = KILN_SKIPS_RESULTS,
     .infer = matmul_infer,
+    .compose = matmul_compose,
     .grad = matmul_grad,
     .cases = KILN_CASES{"x[3,4] x[4,5]", "x[1,1] x[1,1]", "x[2,3,4] x[2,4,5]", "x[2,1,3,4] x[3,4,2]", "x[3,4] x[2,4,3]",
                         "x[17,33] x[33,18]", "x[0,3] x[3,2]", "x[2,0] x[0,3]", NULL},
 };
 
-static bool is_float_operand(const char *op, const char *name, const kiln_tensor *t)
+static bool is_number(const char *op, const char *name, const kiln_tensor *t)
 {
-    if (kiln_dtype_is_float(t->dtype))
+    if (t->dtype != KILN_BOOL)
         return true;
-    kiln_fail(KILN_E_DTYPE, op, "%s %s is %s; products take floats", kiln_tensor_label(t, name),
-              kiln_shape_text(t->ndim, t->shape), kiln_dtype_name(t->dtype));
+    kiln_fail(KILN_E_DTYPE, op, "%s %s is bool; products take numbers", kiln_tensor_label(t, name),
+              kiln_shape_text(t->ndim, t->shape));
     kiln_hint("convert it first: kiln_cast(%s, KILN_F32)", name);
     return false;
 }
@@ -110,8 +178,9 @@ static kiln_tensor *product_of_rows(kiln_tensor *a, kiln_tensor *b)
 
 kiln_tensor *kiln_matmul(kiln_tensor *a, kiln_tensor *b)
 {
-    if (!a || !b || !is_float_operand("matmul", "a", a) || !is_float_operand("matmul", "b", b) ||
-        !inner_sizes_fit("matmul", a, b))
+    if (!a || !b)
+        return kiln_fail_null("matmul", a ? 2 : 1);
+    if (!is_number("matmul", "a", a) || !is_number("matmul", "b", b) || !inner_sizes_fit("matmul", a, b))
         return NULL;
     if (a->ndim == 1)
         return kiln_squeeze(kiln_matmul(kiln_unsqueeze(a, 0), b), b->ndim == 1 ? 0 : -2);
@@ -159,9 +228,11 @@ const kiln_op kiln_op_linear = {
     .attrs = "",
     .cls = KILN_CLASS_COMPOSITE,
     .autocast = KILN_CAST_LOWER,
-    .dtypes = KILN_T_FLOATS,
+    .dtypes = KILN_T_NUMBERS,
     .min_in = 2,
     .max_in = 3,
+    .keeps_half = true,
+    .heart = &kiln_op_matmul,
     .infer = linear_infer,
     .compose = linear_compose,
     .cases = KILN_CASES{"x[2,3] x[4,3] x[4]", "x[2,3] x[4,3] -", "x[3] x[4,3] x[4]", "x[2,3,4] x[5,4] x[5]",
@@ -197,6 +268,7 @@ const kiln_op kiln_op_outer = {
     .dtypes = KILN_T_ALL,
     .min_in = 2,
     .max_in = 2,
+    .keeps_half = true,
     .infer = outer_infer,
     .compose = outer_compose,
     .cases = KILN_CASES{"x[3] x[4]", "x[1] x[5]", "x[0] x[2]", NULL},
@@ -218,11 +290,7 @@ static bool dot_infer(kiln_call *c)
 
 static bool dot_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *a = c->in[0], *b = c->in[1];
-    if (kiln_dtype_is_float(a->dtype))
-        out[0] = kiln_cast(kiln_matmul(a, b), a->dtype);
-    else
-        out[0] = kiln_cast(kiln_sum_all(kiln_mul(a, b)), a->dtype);
+    out[0] = kiln_matmul(c->in[0], c->in[1]);
     return out[0] != NULL;
 }
 
@@ -233,6 +301,7 @@ const kiln_op kiln_op_dot = {
     .dtypes = KILN_T_NUMBERS,
     .min_in = 2,
     .max_in = 2,
+    .keeps_half = true,
     .infer = dot_infer,
     .compose = dot_compose,
     .cases = KILN_CASES{"x[5] x[5]", "x[1] x[1]", "x[0] x[0]", NULL},

@@ -37,6 +37,8 @@ kiln_tensor *kiln_dropout(kiln_tensor *x, double p, bool training)
 {
     if (!(p >= 0 && p <= 1))
         return kiln_fail(KILN_E_ARGUMENT, "dropout", "p is %g; a probability lies between 0 and 1", p);
+    if (!x)
+        return kiln_fail_null("dropout", 1);
     if (!training || p == 0)
         return x;
     if (p == 1) /* not a constant: NaN stays, and the graph too */
@@ -46,12 +48,12 @@ kiln_tensor *kiln_dropout(kiln_tensor *x, double p, bool training)
 
 /* ---- embedding ---- */
 
-/* weight [rows, ...], indices of any shape -> indices' shape + [...] */
+/* weight [rows, width], indices of any shape -> indices' shape + [width] */
 static bool embedding_infer(kiln_call *c)
 {
     const kiln_tensor *weight = c->in[0], *indices = c->in[1];
     int64_t padding = c->attrs.i[0], shape[2 * KILN_MAX_DIMS];
-    if (!kiln_check_ndim(c, 0, 1, KILN_MAX_DIMS) || !kiln_check_dtype(c, 1, 1 << KILN_I32 | 1 << KILN_I64) ||
+    if (!kiln_check_ndim(c, 0, 2, 2) || !kiln_check_dtype(c, 1, 1 << KILN_I32 | 1 << KILN_I64) ||
         !kiln_check_attr(c, padding >= -1 && padding < weight->shape[0], "padding_idx %lld is no row of weight %s",
                          (long long)padding, kiln_shape_text(weight->ndim, weight->shape)))
         return false;
@@ -87,9 +89,10 @@ const kiln_op kiln_op_embedding = {
     .name = "embedding",
     .attrs = "padding_idx",
     .cls = KILN_CLASS_COMPOSITE,
-    .dtypes = KILN_T_NUMBERS,
+    .dtypes = KILN_T_ALL,
     .min_in = 2,
     .max_in = 2,
+    .keeps_half = true,
     .infer = embedding_infer,
     .compose = embedding_compose,
     .cases = KILN_CASES{"x[5,3] i5[4] | -1", "x[5,3] i5[2,3] | -1", "x[7,2] i6[3] | 6", "x[4,3] i4[] | -1",

@@ -27,16 +27,11 @@ static kiln_tensor *shifted(kiln_tensor *x, int64_t dim)
     return kiln_sub(x, largest);
 }
 
-/* For devices without a kernel; in half precision the kernel for f32 does it. */
+/* For devices without a kernel. */
 static bool softmax_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *x = c->in[0];
     int64_t dim = c->attrs.i[0];
-    if (kiln_is_half((kiln_dtype)x->dtype)) {
-        out[0] = kiln_cast(kiln_softmax(kiln_widen(x), (int)dim), (kiln_dtype)x->dtype);
-        return out[0] != NULL;
-    }
-    kiln_tensor *e = kiln_exp(shifted(x, dim));
+    kiln_tensor *e = kiln_exp(shifted(c->in[0], dim));
     out[0] = kiln_div(e, kiln_sum(e, 1, &dim, true));
     return out[0] != NULL;
 }
@@ -51,13 +46,8 @@ static bool softmax_grad(kiln_grad_call *g)
 
 static bool log_softmax_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *x = c->in[0];
     int64_t dim = c->attrs.i[0];
-    if (kiln_is_half((kiln_dtype)x->dtype)) {
-        out[0] = kiln_cast(kiln_log_softmax(kiln_widen(x), (int)dim), (kiln_dtype)x->dtype);
-        return out[0] != NULL;
-    }
-    kiln_tensor *d = shifted(x, dim);
+    kiln_tensor *d = shifted(c->in[0], dim);
     out[0] = kiln_sub(d, kiln_log(kiln_sum(kiln_exp(d), 1, &dim, true)));
     return out[0] != NULL;
 }
@@ -149,15 +139,8 @@ static kiln_tensor *beside_rows(kiln_tensor *t, int n)
 
 static bool normalize_rows_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *x = kiln_widen(c->in[0]);
+    kiln_tensor *x = c->in[0];
     int n = (int)c->attrs.i[0];
-    if (x && x != c->in[0]) {
-        if (!kiln_op_call(c->op, KILN_IN(x), &c->attrs, out))
-            return false;
-        for (int k = 0; k < 3; k++)
-            out[k] = kiln_cast(out[k], (kiln_dtype)c->in[0]->dtype);
-        return out[0] && out[1] && out[2];
-    }
     kiln_tensor *mean = mean_of_rows(x, n), *d = kiln_sub(x, mean);
     kiln_tensor *rstd = kiln_rsqrt(kiln_add_scalar(mean_of_rows(kiln_square(d), n), c->attrs.f[0]));
     out[0] = kiln_mul(d, rstd);
@@ -172,9 +155,9 @@ static bool normalize_rows_grad(kiln_grad_call *g)
     int n = (int)g->attrs->i[0];
     const kiln_tensor *x = g->in[0];
     int64_t row = kiln_count(n, x->shape + x->ndim - n);
-    kiln_tensor *y = g->out[0], *rstd = beside_rows(g->out[2], n), *sum = NULL;
+    kiln_tensor *y = kiln_widen(g->out[0]), *rstd = kiln_widen(beside_rows(g->out[2], n)), *sum = NULL;
     if (g->gout[0]) {
-        kiln_tensor *gy = g->gout[0], *along = mean_of_rows(kiln_mul(gy, y), n);
+        kiln_tensor *gy = kiln_widen(g->gout[0]), *along = mean_of_rows(kiln_mul(gy, y), n);
         sum = kiln_mul(rstd, kiln_sub(kiln_sub(gy, mean_of_rows(gy, n)), kiln_mul(y, along)));
         if (!sum)
             return false;
@@ -252,7 +235,8 @@ static bool row_norm_infer(kiln_call *c)
     return true;
 }
 
-/* In half precision throughout, or with what is half widened. */
+/* One node, whose kernel may take half precision, where all operands are of one type; otherwise what is half becomes
+ * f32. */
 static bool layer_norm_compose(kiln_call *c, kiln_tensor **out)
 {
     bool same = true;
@@ -272,9 +256,9 @@ static bool layer_norm_compose(kiln_call *c, kiln_tensor **out)
 static bool rms_norm_compose(kiln_call *c, kiln_tensor **out)
 {
     int n = c->attrs.nints;
-    kiln_tensor *x = kiln_widen(c->in[0]);
+    kiln_tensor *x = c->in[0];
     kiln_tensor *y = kiln_mul(x, kiln_rsqrt(kiln_add_scalar(mean_of_rows(kiln_square(x), n), c->attrs.f[0])));
-    out[0] = kiln_cast(scale_and_shift(y, c->in[1], NULL, n, c->attrs.i), c->out[0].dtype);
+    out[0] = scale_and_shift(y, c->in[1], NULL, n, c->attrs.i);
     return out[0] != NULL;
 }
 
@@ -286,6 +270,7 @@ const kiln_op kiln_op_layer_norm = {
     .dtypes = KILN_T_FLOATS,
     .min_in = 1,
     .max_in = 3,
+    .keeps_half = true,
     .infer = row_norm_infer,
     .compose = layer_norm_compose,
     .cases = KILN_CASES{"x[2,5] x[5] x[5] | 5 | 1e-5", "x[2,5] - - | 5 | 1e-5", "x[2,3,4] x[3,4] - | 3 4 | 1e-5",
@@ -378,10 +363,10 @@ static bool group_norm_compose(kiln_call *c, kiln_tensor **out)
     kiln_tensor *x = c->in[0];
     int64_t groups = c->attrs.i[0], shape[KILN_MAX_DIMS];
     int64_t row = kiln_count(x->ndim - 1, x->shape + 1) / groups;
-    kiln_tensor *rows = kiln_reshape(kiln_widen(x), 3, (int64_t[]){x->shape[0], groups, row});
+    kiln_tensor *rows = kiln_reshape(x, 3, (int64_t[]){x->shape[0], groups, row});
     kiln_tensor *y = kiln_reshape(normalize_rows(rows, 1, c->attrs.f[0]), x->ndim, x->shape);
     channel_shape(x, shape);
-    out[0] = kiln_cast(scale_and_shift(y, c->in[1], c->in[2], x->ndim - 1, shape), c->out[0].dtype);
+    out[0] = scale_and_shift(y, c->in[1], c->in[2], x->ndim - 1, shape);
     return out[0] != NULL;
 }
 
@@ -413,17 +398,18 @@ static int64_t values_per_channel(const kiln_tensor *x)
 static bool batch_norm_infer(kiln_call *c)
 {
     const kiln_tensor *x = c->in[0];
+    kiln_desc_like(&c->out[0], x);
+    if (x->ndim == 1 && x->shape[0] == 0) /* PyTorch lets this one pass: no channels at all */
+        return true;
     if (!check_channels(c))
         return false;
-    if (c->attrs.i[0] && values_per_channel(x) <= 1) {
-        kiln_fail(KILN_E_SHAPE, c->op->name, "x %s has less than two values a channel, which training needs",
+    if (c->attrs.i[0] && values_per_channel(x) == 1) {
+        kiln_fail(KILN_E_SHAPE, c->op->name, "x %s has one value a channel, training needs two",
                   kiln_shape_text(x->ndim, x->shape));
         return kiln_hint("use a larger batch, or evaluation mode");
     }
-    if (!kiln_check_attr(c, c->attrs.i[0] || (c->in[1] && c->in[2]), "evaluation needs running_mean and running_var"))
-        return false;
-    kiln_desc_like(&c->out[0], x);
-    return true;
+    return kiln_check_attr(c, !c->in[1] == !c->in[2], "running_mean and running_var are given both or not at all") &&
+           kiln_check_attr(c, c->attrs.i[0] || c->in[1], "evaluation needs running_mean and running_var");
 }
 
 /* running = (1 - momentum)·running + momentum·scale·batch */
@@ -472,6 +458,8 @@ static kiln_tensor *for_channels(kiln_tensor *t, kiln_tensor *x, int n, const in
 
 static bool batch_norm_compose(kiln_call *c, kiln_tensor **out)
 {
+    if (kiln_numel(c->in[0]) == 0) /* there is nothing to learn from it, and nothing to normalise */
+        return (out[0] = kiln_clone(c->in[0])) != NULL;
     kiln_tensor *x = kiln_widen(c->in[0]), *y;
     int64_t shape[KILN_MAX_DIMS];
     int n = c->in[0]->ndim - 1;
@@ -497,6 +485,7 @@ const kiln_op kiln_op_batch_norm = {
     .dtypes = KILN_T_FLOATS,
     .min_in = 1,
     .max_in = 5,
+    .keeps_half = true, /* it widens by itself: the running figures are changed in place */
     .infer = batch_norm_infer,
     .compose = batch_norm_compose,
     .cases = KILN_CASES{"x[4,3] - - x[3] x[3] | 1 | 0.1 1e-5", "x[2,3,2,2] - - - - | 1 | 0.1 1e-5",

@@ -133,9 +133,13 @@ struct kiln_op {
     int16_t pointwise;   /* for KILN_CLASS_POINTWISE: its row in pointwise.def */
     bool checks_indices; /* can fail while it runs: its kernels come before anything a step writes */
     uint8_t grad_skips;  /* KILN_SKIPS_*: what its gradient does not look at */
-    uint8_t grad_reads;  /* KILN_READS_*: what its gradient reads */
-    uint8_t place;       /* KILN_PLACE_* */
-    double lo, hi;       /* where the test operands are drawn from; both 0 stand for -2 … 2 */
+    bool keeps_half; /* a composition that is right in 16 bits as it stands: it moves elements, or is one node. Others
+                        get f16 and bf16 operands as f32, and their results are rounded once */
+    const struct kiln_op *heart; /* of a composition that keeps_half: the node it is about, or NULL. Where the device
+                                    has that in f32 only, all of the composition runs in f32 */
+    uint8_t grad_reads;          /* KILN_READS_*: what its gradient reads */
+    uint8_t place;               /* KILN_PLACE_* */
+    double lo, hi;               /* where the test operands are drawn from; both 0 stand for -2 … 2 */
 
     /* The shape and dtype rule: checks c->in, normalises c->attrs, fills c->out. False with an error otherwise. */
     bool (*infer)(kiln_call *c);
@@ -146,6 +150,10 @@ struct kiln_op {
 
     /* The gradient; NULL for operations that have none (their outputs then never need one). */
     bool (*grad)(kiln_grad_call *g);
+
+    /* Fills the error for what a kernel reported in place of a bad index, `at` the place it gave; NULL: it was an index
+     * outside its range. */
+    void (*explain)(kiln_error *e, const int64_t *ints, int64_t at);
 
     /* Test cases, NULL-terminated, each "operands | integers | floats". Operands:
      *   x[2,3]  a tensor of the dtype under test, drawn from lo … hi
@@ -181,7 +189,7 @@ extern const kiln_op *const kiln_ops_pointwise[],
                                                                                         *const kiln_ops_loss[],
                                                                                             *const kiln_ops_ctc[],
                                                                                                 *const kiln_ops_move[];
-extern const kiln_op *const kiln_ops_samples[];
+extern const kiln_op *const kiln_ops_samples[], *const kiln_ops_require[];
 
 int kiln_op_count(void);
 const kiln_op *kiln_op_at(int i);
@@ -219,6 +227,13 @@ bool kiln_check_same_dtype(const kiln_call *c, int a, int b);
 bool kiln_check_size(const kiln_call *c, int operand, int dim, int64_t size);      /* in[operand].shape[dim] == size */
 #define kiln_check_attr(c, holds, ...) ((holds) || kiln_fail_attr(c, __VA_ARGS__)) /* texts are made when needed */
 bool kiln_fail_attr(const kiln_call *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A list as users give it, "count, array": 0 … most elements that are there; false with an error otherwise. */
+bool kiln_check_list(const char *operation, int n, const int64_t *list, int most);
+
+/* Whether a tensor of `dtype` can hold the number; false with an error otherwise. Fractions are cut off, unsigned types
+ * take negative numbers modulo their range, NaN and infinity are numbers of float types. */
+bool kiln_check_number(const char *operation, double value, kiln_dtype dtype);
 
 /* The broadcast of two shapes into `out`; false without an error when they do not fit. */
 bool kiln_broadcast(int an, const int64_t *a, int bn, const int64_t *b, int *outn, int64_t *out);

@@ -1,6 +1,7 @@
 /* Padding: by a number (a kernel of its own), or by the tensor's own elements (written with cat). */
 #include "ops/helpers.h"
 #include "ops/view.h"
+#include "ops/widen.h"
 
 static bool infer_constant_pad(kiln_call *c)
 {
@@ -46,11 +47,17 @@ const kiln_op kiln_op_constant_pad = {
                         "x[5,5] | -4 3 -5 6 | 1", "x[30,17,9] | 1 2 3 4 5 6 | 0", NULL},
 };
 
-/* One dim of x, padded by its own elements; a negative padding cuts off. */
-static kiln_tensor *pad_dim(kiln_tensor *x, kiln_pad_mode mode, int dim, int64_t lo, int64_t hi)
+/* What negative paddings leave of a dim. */
+static kiln_tensor *cut_dim(kiln_tensor *x, int dim, int64_t lo, int64_t hi)
 {
-    if (x && (lo < 0 || hi < 0))
-        x = kiln_slice(x, dim, lo < 0 ? -lo : 0, x->shape[dim] + (hi < 0 ? hi : 0), 1);
+    if (!x || (lo >= 0 && hi >= 0))
+        return x;
+    return kiln_slice(x, dim, lo < 0 ? -lo : 0, x->shape[dim] + (hi < 0 ? hi : 0), 1);
+}
+
+/* One dim of x with its own elements on both sides. */
+static kiln_tensor *extend_dim(kiln_tensor *x, kiln_pad_mode mode, int dim, int64_t lo, int64_t hi)
+{
     lo = lo < 0 ? 0 : lo;
     hi = hi < 0 ? 0 : hi;
     if (!x || (lo == 0 && hi == 0))
@@ -74,6 +81,15 @@ static kiln_tensor *pad_dim(kiln_tensor *x, kiln_pad_mode mode, int dim, int64_t
     return kiln_cat(3, (kiln_tensor *const[]){before, x, after}, dim);
 }
 
+/* A negative padding cuts off: first where the dim then goes round in circles, last where it is mirrored or its edge
+ * repeated, which what is cut off takes part in. */
+static kiln_tensor *pad_dim(kiln_tensor *x, kiln_pad_mode mode, int dim, int64_t lo, int64_t hi)
+{
+    if (mode == KILN_PAD_CIRCULAR)
+        return extend_dim(cut_dim(x, dim, lo, hi), mode, dim, lo, hi);
+    return cut_dim(extend_dim(x, mode, dim, lo, hi), dim, lo, hi);
+}
+
 /* Integers: the mode, then two paddings a dim, last dim first, for as many dims as are given. */
 static bool infer_pad(kiln_call *c)
 {
@@ -91,8 +107,8 @@ static bool infer_pad(kiln_call *c)
         int64_t lo = c->attrs.i[1 + 2 * k], hi = c->attrs.i[2 + 2 * k], most = lo > hi ? lo : hi, left = shape[d];
         bool overflow =
             __builtin_add_overflow(shape[d], lo, &shape[d]) || __builtin_add_overflow(shape[d], hi, &shape[d]);
-        left +=
-            (lo < 0 ? lo : 0) + (hi < 0 ? hi : 0); /* a sum below zero makes shape[d] negative or `left` too small */
+        if (mode == KILN_PAD_CIRCULAR && !overflow)
+            left = shape[d] - (lo > 0 ? lo : 0) - (hi > 0 ? hi : 0); /* what is not cut off */
         bool fits = mode == KILN_PAD_CONSTANT || most <= 0 ? true
                     : mode == KILN_PAD_REFLECT             ? most < left
                     : mode == KILN_PAD_REPLICATE           ? left > 0
@@ -118,9 +134,11 @@ static bool compose_pad(kiln_call *c, kiln_tensor **out)
         }
         return (out[0] = KILN_OP(constant_pad, KILN_IN(x), &a)) != NULL;
     }
+    x = kiln_widen(x); /* gradients are summed dim by dim */
     for (int k = 0; k < n; k++)
         x = pad_dim(x, (kiln_pad_mode)c->attrs.i[0], ndim - 1 - k, pad[2 * k], pad[2 * k + 1]);
-    return (out[0] = x) != NULL;
+    x = x && x->dtype == c->out[0].dtype ? kiln_clone(x) : kiln_cast(x, c->out[0].dtype);
+    return (out[0] = x) != NULL; /* a copy, also where there is nothing to add */
 }
 
 const kiln_op kiln_op_pad = {
@@ -130,6 +148,7 @@ const kiln_op kiln_op_pad = {
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = infer_pad,
     .compose = compose_pad,
     .cases = KILN_CASES{"x[2,3] | 0 1 2 | 1", "x[2,3,4] | 0 1 -1 0 2 | 0", "x[2,5] | 1 2 3 | 0",
@@ -140,8 +159,9 @@ const kiln_op kiln_op_pad = {
 
 kiln_tensor *kiln_pad(kiln_tensor *x, int n, const int64_t *pad, kiln_pad_mode mode, double value)
 {
-    if (n < 0 || n > 2 * KILN_MAX_DIMS)
-        return kiln_fail(KILN_E_ARGUMENT, "pad", "%d paddings: two a dim, at most %d", n, 2 * KILN_MAX_DIMS);
+    if (!kiln_check_list("pad", n, pad, 2 * KILN_MAX_DIMS) ||
+        (x && mode == KILN_PAD_CONSTANT && !kiln_check_number("pad", value, (kiln_dtype)x->dtype)))
+        return NULL;
     kiln_attrs a = {.nints = n + 1, .i = {mode}, .nfloats = 1, .f = {value}};
     for (int i = 0; i < n; i++)
         a.i[i + 1] = pad[i];

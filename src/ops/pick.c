@@ -3,7 +3,6 @@
 #include <string.h>
 #include "ops/helpers.h"
 #include "ops/pick.h"
-#include "ops/widen.h"
 
 int kiln_shape_without(const kiln_tensor *x, int dim, int64_t *shape)
 {
@@ -42,17 +41,9 @@ kiln_tensor *kiln_ignored_targets(kiln_tensor *target, int64_t ignore)
     return kiln_eq_scalar(target, (double)ignore);
 }
 
-/* In half precision the kernel for f32 does it; the rest is for devices that have none. */
-static bool in_f32(kiln_call *c, kiln_tensor **out)
-{
-    out[0] = kiln_cast(kiln_op_one(c->op, KILN_IN(kiln_widen(c->in[0]), c->in[1]), &c->attrs), c->out[0].dtype);
-    return out[0] != NULL;
-}
-
+/* For devices that have no kernel. */
 static bool pick_compose(kiln_call *c, kiln_tensor **out)
 {
-    if (kiln_is_half((kiln_dtype)c->in[0]->dtype))
-        return in_f32(c, out);
     int dim = (int)c->attrs.i[0];
     kiln_tensor *ignored = kiln_ignored_targets(c->in[1], c->attrs.i[1]);
     kiln_tensor *index = kiln_unsqueeze(kiln_masked_fill(c->in[1], ignored, 0), dim);
@@ -89,8 +80,6 @@ static bool place_infer(kiln_call *c)
 
 static bool place_compose(kiln_call *c, kiln_tensor **out)
 {
-    if (kiln_is_half((kiln_dtype)c->in[0]->dtype))
-        return in_f32(c, out);
     int dim = (int)c->attrs.i[0];
     kiln_tensor *g = c->in[0], *ignored = kiln_ignored_targets(c->in[1], c->attrs.i[1]);
     kiln_tensor *index = kiln_unsqueeze(kiln_masked_fill(c->in[1], ignored, 0), dim);

@@ -159,6 +159,16 @@ kiln_tensor *kiln_pw_call_scalar(const kiln_op *op, kiln_tensor *x, double s)
 
 /* ---- Gradients ---- */
 
+kiln_tensor *kiln_pw_result(const kiln_grad_call *g)
+{
+    kiln_tensor *in[3] = {NULL};
+    if (!kiln_is_half((kiln_dtype)g->out[0]->dtype))
+        return g->out[0];
+    for (int i = 0; i < g->nin; i++)
+        in[i] = kiln_widen(g->in[i]);
+    return kiln_op_one(g->op, in, g->nin, g->attrs);
+}
+
 bool kiln_pw_zero_grad(kiln_grad_call *g)
 {
     for (int i = 0; i < g->nin; i++)
@@ -168,7 +178,8 @@ bool kiln_pw_zero_grad(kiln_grad_call *g)
 
 bool kiln_pw_gate_grad(kiln_grad_call *g)
 {
+    kiln_tensor *gy = kiln_pw_spread(g->gout[0], g->in[1]);
     g->gin[0] = NULL;
-    KILN_GIN(1, kiln_op_one(g->op, KILN_IN(g->in[0], g->gout[0]), g->attrs));
+    KILN_GIN(1, kiln_pw_call(g->op, KILN_IN(g->in[0], gy), g->attrs));
     return true;
 }

@@ -2,7 +2,7 @@
 #ifndef KILN_OPS_POINTWISE_H
 #define KILN_OPS_POINTWISE_H
 
-#include "ops/op.h"
+#include "ops/widen.h"
 
 /* Register classes: what a pointwise expression is computed in. */
 typedef enum kiln_pw_class {
@@ -103,8 +103,8 @@ kiln_tensor *kiln_pw_call_scalar(const kiln_op *op, kiln_tensor *x, double s); /
 kiln_tensor *kiln_pw_call_as(const kiln_op *op, kiln_dtype dtype, kiln_tensor *const *in, int n,
                              const kiln_attrs *attrs); /* to `dtype` */
 
-/* The same for clamp and hardtanh: integers stay so between whole or infinite bounds. */
-kiln_tensor *kiln_pw_bounded(const kiln_op *op, kiln_tensor *x, double min, double max);
+/* The result that a gradient is told from: as it is, or, where it was rounded to 16 bits, computed anew in f32. */
+kiln_tensor *kiln_pw_result(const kiln_grad_call *g);
 
 /* A gradient rule that says the operation is constant almost everywhere. */
 bool kiln_pw_zero_grad(kiln_grad_call *g);
@@ -133,11 +133,18 @@ bool kiln_pw_gate_grad(kiln_grad_call *g);
             return false;                                                                                              \
     } while (0)
 
-/* A rule for one operand: its gradient from x (the operand), y (the result) and gy (the result's gradient). */
-#define KILN_PW_GRAD1(name, ...)                                                                                       \
+/* Rules are computed in f32 where operands are half, so that there is one rounding. Those of one row, which rounds once
+ * by itself, take the operands as they are: KILN_PW_ROW1, KILN_PW_ROW2. */
+
+/* A rule for one operand: its gradient from x (the operand) and gy (the result's gradient); KILN_PW_GRAD1Y: and from y,
+ * the result. */
+#define KILN_PW_GRAD1(name, ...)  KILN_PW_RULE1_(name, kiln_widen, NULL, __VA_ARGS__)
+#define KILN_PW_GRAD1Y(name, ...) KILN_PW_RULE1_(name, kiln_widen, kiln_pw_result(g), __VA_ARGS__)
+#define KILN_PW_ROW1(name, ...)   KILN_PW_RULE1_(name, KILN_PW_AS_IT_IS_, g->out[0], __VA_ARGS__)
+#define KILN_PW_RULE1_(name, wide, result, ...)                                                                        \
     static bool name##_rule(kiln_grad_call *g)                                                                         \
     {                                                                                                                  \
-        kiln_tensor *x = g->in[0], *y = g->out[0], *gy = g->gout[0];                                                   \
+        kiln_tensor *x = wide(g->in[0]), *y = result, *gy = wide(g->gout[0]);                                          \
         const double *f = g->attrs->f;                                                                                 \
         (void)x, (void)y, (void)f;                                                                                     \
         KILN_GIN(0, __VA_ARGS__);                                                                                      \
@@ -145,10 +152,13 @@ bool kiln_pw_gate_grad(kiln_grad_call *g);
     }
 
 /* A rule for two operands a and b. */
-#define KILN_PW_GRAD2(name, ga, gb)                                                                                    \
+#define KILN_PW_GRAD2(name, ga, gb)  KILN_PW_RULE2_(name, kiln_widen, NULL, ga, gb)
+#define KILN_PW_GRAD2Y(name, ga, gb) KILN_PW_RULE2_(name, kiln_widen, kiln_pw_result(g), ga, gb)
+#define KILN_PW_ROW2(name, ga, gb)   KILN_PW_RULE2_(name, KILN_PW_AS_IT_IS_, g->out[0], ga, gb)
+#define KILN_PW_RULE2_(name, wide, result, ga, gb)                                                                     \
     static bool name##_rule(kiln_grad_call *g)                                                                         \
     {                                                                                                                  \
-        kiln_tensor *a = g->in[0], *b = g->in[1], *y = g->out[0], *gy = g->gout[0];                                    \
+        kiln_tensor *a = wide(g->in[0]), *b = wide(g->in[1]), *y = result, *gy = wide(g->gout[0]);                     \
         (void)a, (void)b, (void)y;                                                                                     \
         KILN_GIN(0, ga);                                                                                               \
         KILN_GIN(1, gb);                                                                                               \
@@ -158,6 +168,15 @@ bool kiln_pw_gate_grad(kiln_grad_call *g);
 /* A rule for op(a, b) that is `second` derivative in a and linear in b: the gradients that have rows of their own. */
 #define KILN_PW_GRAD_OF_GRAD(name, second)                                                                             \
     KILN_PW_GRAD2(name, kiln_mul(kiln_mul(gy, b), second), kiln_op_one(g->op, KILN_IN(a, gy), g->attrs))
+
+#define KILN_PW_AS_IT_IS_(t) (t)
+
+/* gy in f32 where it is half and what is made of it will be summed back to the shape of t. */
+static inline kiln_tensor *kiln_pw_spread(kiln_tensor *gy, const kiln_tensor *t)
+{
+    return gy->ndim == t->ndim && kiln_count(gy->ndim, gy->shape) == kiln_count(t->ndim, t->shape) ? gy
+                                                                                                   : kiln_widen(gy);
+}
 
 /* The fields that are the same in all records of n operands. */
 #define KILN_PW_OP(row, n)                                                                                             \

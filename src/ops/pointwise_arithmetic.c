@@ -2,6 +2,7 @@
 #include "ops/pointwise.h"
 
 #include <math.h>
+#include "ops/require.h"
 
 /* ---- Two operands ---- */
 
@@ -14,20 +15,24 @@ kiln_tensor *kiln_add(kiln_tensor *a, kiln_tensor *b)
 {
     return kiln_pw_call(both_bool(a, b) ? &kiln_op_logical_or : &kiln_op_add, KILN_IN(a, b), KILN_NO_ATTRS);
 }
-KILN_PW_GRAD2(add, gy, gy)
+KILN_PW_ROW2(add, gy, gy)
 const kiln_op kiln_op_add = {KILN_PW_OP(add, 2),       .autocast = KILN_CAST_PROMOTE,
                              .dtypes = KILN_T_NUMBERS, .grad_skips = KILN_SKIPS_BOTH,
                              .grad = add_rule,         .cases = KILN_PW_CASES2("x", "x")};
 
+static void *refuse_bool(const char *op)
+{
+    kiln_fail(KILN_E_DTYPE, op, "bool tensors cannot be subtracted");
+    return kiln_hint("use kiln_logical_xor or kiln_logical_not, or kiln_cast it to an integer type");
+}
+
 kiln_tensor *kiln_sub(kiln_tensor *a, kiln_tensor *b)
 {
-    if (both_bool(a, b)) {
-        kiln_fail(KILN_E_DTYPE, "sub", "bool tensors cannot be subtracted");
-        return kiln_hint("use kiln_logical_xor, or kiln_cast one of them to an integer type");
-    }
+    if (a && b && (a->dtype == KILN_BOOL || b->dtype == KILN_BOOL))
+        return refuse_bool("sub");
     return kiln_pw_call(&kiln_op_sub, KILN_IN(a, b), KILN_NO_ATTRS);
 }
-KILN_PW_GRAD2(sub, gy, kiln_neg(gy))
+KILN_PW_ROW2(sub, gy, kiln_neg(gy))
 const kiln_op kiln_op_sub = {KILN_PW_OP(sub, 2),       .autocast = KILN_CAST_PROMOTE,
                              .dtypes = KILN_T_NUMBERS, .grad_skips = KILN_SKIPS_BOTH,
                              .grad = sub_rule,         .cases = KILN_PW_CASES2("x", "x")};
@@ -36,27 +41,48 @@ kiln_tensor *kiln_mul(kiln_tensor *a, kiln_tensor *b)
 {
     return kiln_pw_call(both_bool(a, b) ? &kiln_op_logical_and : &kiln_op_mul, KILN_IN(a, b), KILN_NO_ATTRS);
 }
-KILN_PW_GRAD2(mul, kiln_mul(gy, b), kiln_mul(gy, a))
+KILN_PW_ROW2(mul, kiln_mul(kiln_pw_spread(gy, a), b), kiln_mul(kiln_pw_spread(gy, b), a))
 const kiln_op kiln_op_mul = {KILN_PW_OP(mul, 2),       .autocast = KILN_CAST_PROMOTE,
                              .dtypes = KILN_T_NUMBERS, .grad_skips = KILN_SKIPS_RESULTS,
                              .grad = mul_rule,         .cases = KILN_PW_CASES2("x", "x")};
 
 KILN_PW_FUNCTION2(div)
-KILN_PW_GRAD2(div, kiln_div(gy, b), kiln_neg(kiln_mul(gy, kiln_div(y, b))))
+KILN_PW_GRAD2Y(div, kiln_div(gy, b), kiln_neg(kiln_mul(gy, kiln_div(y, b))))
 const kiln_op kiln_op_div = {KILN_PW_OP(div, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_FLOATS,
                              .grad = div_rule, .cases = KILN_PW_CASES2("x", "p")};
 
-KILN_PW_FUNCTION2(floor_divide)
+/* Integers cannot be divided by 0, which is found out when the step runs; floats can. */
+#define DIVISION(row)                                                                                                  \
+    static bool compose_##row(kiln_call *c, kiln_tensor **out)                                                         \
+    {                                                                                                                  \
+        kiln_tensor *divisor = kiln_require(c->in[1], KILN_REQUIRE_NOT_ZERO);                                          \
+        return (out[0] = KILN_OP(row, KILN_IN(c->in[0], divisor), KILN_NO_ATTRS)) != NULL;                             \
+    }                                                                                                                  \
+    static const kiln_op row##_of_integers = {                                                                         \
+        .name = #row,                                                                                                  \
+        .cls = KILN_CLASS_COMPOSITE,                                                                                   \
+        .dtypes = KILN_T_INTS,                                                                                         \
+        .min_in = 2,                                                                                                   \
+        .max_in = 2,                                                                                                   \
+        .compose = compose_##row,                                                                                      \
+    };                                                                                                                 \
+    kiln_tensor *kiln_##row(kiln_tensor *a, kiln_tensor *b)                                                            \
+    {                                                                                                                  \
+        bool integers = a && b && kiln_pw_class_of(kiln_pw_promote(2, (kiln_tensor *[]){a, b})) == KILN_PW_I64;        \
+        return kiln_pw_call(integers ? &row##_of_integers : &kiln_op_##row, KILN_IN(a, b), KILN_NO_ATTRS);             \
+    }
+
+DIVISION(floor_divide)
 const kiln_op kiln_op_floor_divide = {KILN_PW_OP(floor_divide, 2), .autocast = KILN_CAST_PROMOTE,
                                       .dtypes = KILN_T_NUMBERS, .grad = kiln_pw_zero_grad,
                                       .cases = KILN_PW_CASES2("x", "p")};
 
-KILN_PW_FUNCTION2(remainder)
+DIVISION(remainder)
 KILN_PW_GRAD2(remainder, gy, kiln_neg(kiln_mul(gy, kiln_floor_divide(a, b))))
 const kiln_op kiln_op_remainder = {KILN_PW_OP(remainder, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_NUMBERS,
                                    .grad = remainder_rule, .cases = KILN_PW_CASES2("x", "p")};
 
-KILN_PW_FUNCTION2(fmod)
+DIVISION(fmod)
 KILN_PW_GRAD2(fmod, gy, kiln_neg(kiln_mul(gy, kiln_trunc(kiln_div(a, b)))))
 const kiln_op kiln_op_fmod = {KILN_PW_OP(fmod, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_NUMBERS,
                               .grad = fmod_rule, .cases = KILN_PW_CASES2("x", "p")};
@@ -76,7 +102,7 @@ static kiln_tensor *pow_exponent(kiln_tensor *a, kiln_tensor *b, kiln_tensor *y)
     kiln_tensor *flat = kiln_logical_and(kiln_eq_scalar(a, 0), kiln_ge_scalar(b, 0));
     return kiln_mul(y, kiln_log(kiln_masked_fill(a, flat, 1)));
 }
-KILN_PW_GRAD2(pow, kiln_mul(gy, pow_base(a, b)), kiln_mul(gy, pow_exponent(a, b, y)))
+KILN_PW_GRAD2Y(pow, kiln_mul(gy, pow_base(a, b)), kiln_mul(gy, pow_exponent(a, b, y)))
 const kiln_op kiln_op_pow = {KILN_PW_OP(pow, 2), .autocast = KILN_CAST_FLOAT, .dtypes = KILN_T_NUMBERS,
                              .grad = pow_rule, .cases = KILN_PW_CASES2("p", "p")};
 
@@ -94,7 +120,7 @@ const kiln_op kiln_op_atan2 = {KILN_PW_OP(atan2, 2), .autocast = KILN_CAST_PROMO
                                .grad = atan2_rule, .cases = KILN_PW_CASES2("x", "p")};
 
 KILN_PW_FUNCTION2(hypot)
-KILN_PW_GRAD2(hypot, kiln_mul(gy, kiln_div(a, y)), kiln_mul(gy, kiln_div(b, y)))
+KILN_PW_GRAD2Y(hypot, kiln_mul(gy, kiln_div(a, y)), kiln_mul(gy, kiln_div(b, y)))
 const kiln_op kiln_op_hypot = {KILN_PW_OP(hypot, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_FLOATS,
                                .grad = hypot_rule, .cases = KILN_PW_CASES2("x", "p")};
 
@@ -120,7 +146,7 @@ kiln_tensor *kiln_add_scalar(kiln_tensor *a, double s)
 {
     return kiln_pw_call_scalar(&kiln_op_add_scalar, a, s);
 }
-KILN_PW_GRAD1(add_scalar, gy)
+KILN_PW_ROW1(add_scalar, gy)
 const kiln_op kiln_op_add_scalar = {KILN_PW_OP(add_scalar, 1), .attrs = "| s",
                                     .dtypes = KILN_T_NUMBERS,  .grad_skips = KILN_SKIPS_BOTH,
                                     .grad = add_scalar_rule,   .cases = KILN_PW_CASES1S("2")};
@@ -129,7 +155,7 @@ kiln_tensor *kiln_mul_scalar(kiln_tensor *a, double s)
 {
     return kiln_pw_call_scalar(&kiln_op_mul_scalar, a, s);
 }
-KILN_PW_GRAD1(mul_scalar, kiln_mul_scalar(gy, f[0]))
+KILN_PW_ROW1(mul_scalar, kiln_mul_scalar(gy, f[0]))
 const kiln_op kiln_op_mul_scalar = {KILN_PW_OP(mul_scalar, 1), .attrs = "| s",
                                     .dtypes = KILN_T_NUMBERS,  .grad_skips = KILN_SKIPS_BOTH,
                                     .grad = mul_scalar_rule,   .cases = KILN_PW_CASES1S("3")};
@@ -138,15 +164,17 @@ kiln_tensor *kiln_div_scalar(kiln_tensor *a, double s)
 {
     return kiln_pw_call_scalar(&kiln_op_div_scalar, a, s);
 }
-KILN_PW_GRAD1(div_scalar, kiln_div_scalar(gy, f[0]))
+KILN_PW_ROW1(div_scalar, kiln_div_scalar(gy, f[0]))
 const kiln_op kiln_op_div_scalar = {KILN_PW_OP(div_scalar, 1), .attrs = "| s", .dtypes = KILN_T_FLOATS,
                                     .grad = div_scalar_rule, .cases = KILN_PW_CASES1S("1.7")};
 
 kiln_tensor *kiln_rsub_scalar(kiln_tensor *a, double s)
 {
+    if (a && a->dtype == KILN_BOOL)
+        return refuse_bool("rsub");
     return kiln_pw_call_scalar(&kiln_op_rsub_scalar, a, s);
 }
-KILN_PW_GRAD1(rsub_scalar, kiln_neg(gy))
+KILN_PW_ROW1(rsub_scalar, kiln_neg(gy))
 const kiln_op kiln_op_rsub_scalar = {KILN_PW_OP(rsub_scalar, 1), .attrs = "| s", .dtypes = KILN_T_NUMBERS,
                                      .grad = rsub_scalar_rule, .cases = KILN_PW_CASES1S("5")};
 
@@ -154,7 +182,7 @@ kiln_tensor *kiln_rdiv_scalar(kiln_tensor *a, double s)
 {
     return kiln_pw_call_scalar(&kiln_op_rdiv_scalar, a, s);
 }
-KILN_PW_GRAD1(rdiv_scalar, kiln_neg(kiln_mul(gy, kiln_div(y, x))))
+KILN_PW_GRAD1Y(rdiv_scalar, kiln_neg(kiln_mul(gy, kiln_div(y, x))))
 const kiln_op kiln_op_rdiv_scalar = {KILN_PW_OP(rdiv_scalar, 1),
                                      .attrs = "| s",
                                      .dtypes = KILN_T_FLOATS,
@@ -177,7 +205,7 @@ kiln_tensor *kiln_pow_scalar(kiln_tensor *a, double s)
     kiln_tensor *x = kiln_cast(a, dtype);
     if (s == 2)
         return kiln_square(x);
-    if (s == 3)
+    if (s == 3 && !kiln_is_half(dtype))
         return kiln_mul(kiln_square(x), x);
     if (s == 0.5)
         return kiln_sqrt(x);
@@ -212,9 +240,11 @@ const kiln_op kiln_op_scaled_pow = {KILN_PW_OP(scaled_pow, 1),
 
 kiln_tensor *kiln_remainder_scalar(kiln_tensor *a, double s)
 {
+    if (a && s == 0 && !kiln_dtype_is_float((kiln_dtype)a->dtype))
+        return kiln_fail(KILN_E_ARGUMENT, "remainder", "integers cannot be divided by 0");
     return kiln_pw_call_scalar(&kiln_op_remainder_scalar, a, s);
 }
-KILN_PW_GRAD1(remainder_scalar, gy)
+KILN_PW_ROW1(remainder_scalar, gy)
 const kiln_op kiln_op_remainder_scalar = {KILN_PW_OP(remainder_scalar, 1), .attrs = "| s", .dtypes = KILN_T_NUMBERS,
                                           .grad = remainder_scalar_rule, .cases = KILN_PW_CASES1S("3")};
 
@@ -240,15 +270,15 @@ kiln_tensor *kiln_addcmul(kiln_tensor *x, kiln_tensor *a, kiln_tensor *b, double
     if (!x || !a || !b)
         return KILN_OP(addcmul, KILN_IN(x, a, b), KILN_F(value));
     kiln_dtype dtype = kiln_pw_promote(3, in);
-    if (!kiln_dtype_is_float(dtype) && floor(value) != value)
-        dtype = KILN_F32;
-    return kiln_pw_call_as(&kiln_op_addcmul, dtype, in, 3, KILN_F(value));
+    if (!kiln_check_number("addcmul", value, dtype))
+        return NULL;
+    return kiln_pw_call_as(&kiln_op_addcmul, dtype, in, 3, KILN_F(value)); /* integers take what is whole of it */
 }
 static bool addcmul_rule(kiln_grad_call *g)
 {
-    kiln_tensor *gy = g->gout[0];
+    kiln_tensor *gy = kiln_widen(g->gout[0]);
     double value = g->attrs->f[0];
-    KILN_GIN(0, gy);
+    KILN_GIN(0, g->gout[0]);
     KILN_GIN(1, kiln_mul_scalar(kiln_mul(gy, g->in[2]), value));
     KILN_GIN(2, kiln_mul_scalar(kiln_mul(gy, g->in[1]), value));
     return true;
@@ -264,13 +294,18 @@ const kiln_op kiln_op_addcmul = {KILN_PW_OP(addcmul, 3),
 
 kiln_tensor *kiln_addcdiv(kiln_tensor *x, kiln_tensor *a, kiln_tensor *b, double value)
 {
+    if (a && b && !kiln_dtype_is_float((kiln_dtype)a->dtype) && !kiln_dtype_is_float((kiln_dtype)b->dtype)) {
+        kiln_fail(KILN_E_DTYPE, "addcdiv", "it does not divide integers (%s by %s)",
+                  kiln_dtype_name((kiln_dtype)a->dtype), kiln_dtype_name((kiln_dtype)b->dtype));
+        return kiln_hint("convert one of them to a float type with kiln_cast");
+    }
     return kiln_pw_call(&kiln_op_addcdiv, KILN_IN(x, a, b), KILN_F(value));
 }
 static bool addcdiv_rule(kiln_grad_call *g)
 {
-    kiln_tensor *gy = g->gout[0], *a = g->in[1], *b = g->in[2];
+    kiln_tensor *gy = kiln_widen(g->gout[0]), *a = kiln_widen(g->in[1]), *b = kiln_widen(g->in[2]);
     double value = g->attrs->f[0];
-    KILN_GIN(0, gy);
+    KILN_GIN(0, g->gout[0]);
     KILN_GIN(1, kiln_div(kiln_mul_scalar(gy, value), b));
     KILN_GIN(2, kiln_mul(kiln_mul_scalar(gy, -value), kiln_div(a, kiln_square(b))));
     return true;

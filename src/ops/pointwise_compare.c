@@ -98,6 +98,10 @@ const kiln_op kiln_op_where = {
 /* The record's operands are (mask, x): a condition comes first in all rows. */
 kiln_tensor *kiln_masked_fill(kiln_tensor *x, kiln_tensor *mask, double value)
 {
+    if (!x || !mask)
+        return kiln_fail_null("masked_fill", x ? 2 : 1);
+    if (!kiln_check_number("masked_fill", value, (kiln_dtype)x->dtype))
+        return NULL;
     return KILN_OP(masked_fill, KILN_IN(condition_of(mask), x), KILN_F(value));
 }
 static bool masked_fill_rule(kiln_grad_call *g)
@@ -118,7 +122,7 @@ kiln_tensor *kiln_cast(kiln_tensor *x, kiln_dtype dtype)
         return kiln_fail(KILN_E_ARGUMENT, "cast", "%d is no dtype", (int)dtype);
     return x && x->dtype == dtype ? x : KILN_OP(cast, KILN_IN(x), KILN_I(dtype));
 }
-KILN_PW_GRAD1(cast, kiln_cast(gy, x->dtype))
+KILN_PW_ROW1(cast, kiln_cast(gy, x->dtype))
 const kiln_op kiln_op_cast = {KILN_PW_OP(cast, 1), .attrs = "dtype", .dtypes = KILN_T_ALL, .grad = cast_rule,
                               .cases = KILN_CASES{"x[2,3] | 0", "x[2,3] | 1", "x[2,3] | 2", "x[2,3] | 3", "x[2,3] | 4",
                                                   "x[2,3] | 5", "x[2,3] | 6", "x[2,3] | 7", "x[] | 6", "x[0,3] | 6",

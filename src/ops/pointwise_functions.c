@@ -5,45 +5,59 @@
 
 #define RECORD(row, takes, cast, low, high)                                                                            \
     KILN_PW_FUNCTION1(row)                                                                                             \
+    RECORD_ONLY(row, takes, cast, low, high)
+#define RECORD_ONLY(row, takes, cast, low, high)                                                                       \
     const kiln_op kiln_op_##row = {                                                                                    \
         KILN_PW_OP(row, 1), .autocast = KILN_CAST_##cast, .dtypes = KILN_T_##takes, .lo = low,                         \
         .hi = high,         .grad = row##_rule,           .cases = KILN_PW_CASES1};
 
 /* ---- Signs and powers ---- */
 
-KILN_PW_GRAD1(neg, kiln_neg(gy))
+KILN_PW_ROW1(neg, kiln_neg(gy))
 RECORD(neg, NUMBERS, NONE, 0, 0)
 
 KILN_PW_GRAD1(abs, kiln_mul(gy, kiln_sign(x)))
 RECORD(abs, NUMBERS, NONE, 0, 0)
 
 #define sign_rule kiln_pw_zero_grad
-RECORD(sign, NUMBERS, NONE, 0, 0)
+RECORD_ONLY(sign, NUMBERS, NONE, 0, 0)
+
+kiln_tensor *kiln_sign(kiln_tensor *x)
+{
+    bool is_bool = x && x->dtype == KILN_BOOL; /* its own sign */
+    return is_bool ? kiln_clone(x) : kiln_pw_call(&kiln_op_sign, KILN_IN(x), KILN_NO_ATTRS);
+}
 
 KILN_PW_GRAD1(square, kiln_mul_scalar(kiln_mul(gy, x), 2))
-RECORD(square, NUMBERS, FLOAT, 0, 0)
+RECORD_ONLY(square, NUMBERS, FLOAT, 0, 0)
 
-KILN_PW_GRAD1(sqrt, kiln_div(gy, kiln_mul_scalar(y, 2)))
+kiln_tensor *kiln_square(kiln_tensor *x)
+{
+    bool is_bool = x && x->dtype == KILN_BOOL; /* as of all powers, that is an i64 */
+    return kiln_pw_call(&kiln_op_square, KILN_IN(is_bool ? kiln_cast(x, KILN_I64) : x), KILN_NO_ATTRS);
+}
+
+KILN_PW_GRAD1Y(sqrt, kiln_div(gy, kiln_mul_scalar(y, 2)))
 RECORD(sqrt, FLOATS, NONE, 0.1, 3)
 
-KILN_PW_GRAD1(rsqrt, kiln_mul_scalar(kiln_mul(gy, kiln_mul(y, kiln_square(y))), -0.5))
+KILN_PW_GRAD1Y(rsqrt, kiln_mul_scalar(kiln_mul(gy, kiln_mul(y, kiln_square(y))), -0.5))
 RECORD(rsqrt, FLOATS, FLOAT, 0.1, 3)
 
-KILN_PW_GRAD1(reciprocal, kiln_neg(kiln_mul(gy, kiln_square(y))))
+KILN_PW_GRAD1Y(reciprocal, kiln_neg(kiln_mul(gy, kiln_square(y))))
 RECORD(reciprocal, FLOATS, FLOAT, 0.5, 2)
 
 /* ---- Exponentials and logarithms ---- */
 
-KILN_PW_GRAD1(exp, kiln_mul(gy, y))
+KILN_PW_GRAD1Y(exp, kiln_mul(gy, y))
 RECORD(exp, FLOATS, FLOAT, 0, 0)
 
-KILN_PW_GRAD1(exp2, kiln_mul_scalar(kiln_mul(gy, y), M_LN2))
+KILN_PW_GRAD1Y(exp2, kiln_mul_scalar(kiln_mul(gy, y), M_LN2))
 RECORD(exp2, FLOATS, FLOAT, 0, 0)
 
-KILN_PW_GRAD1(expm1, kiln_mul(gy, kiln_add_scalar(y, 1)))
+KILN_PW_GRAD1Y(expm1, kiln_mul(gy, kiln_add_scalar(y, 1)))
 RECORD(expm1, FLOATS, FLOAT, 0, 0)
 
-KILN_PW_GRAD1(log, kiln_div(gy, x))
+KILN_PW_ROW1(log, kiln_div(gy, x))
 RECORD(log, FLOATS, FLOAT, 0.1, 3)
 
 KILN_PW_GRAD1(log2, kiln_div(gy, kiln_mul_scalar(x, M_LN2)))
@@ -63,7 +77,7 @@ RECORD(sin, FLOATS, NONE, 0, 0)
 KILN_PW_GRAD1(cos, kiln_neg(kiln_mul(gy, kiln_sin(x))))
 RECORD(cos, FLOATS, NONE, 0, 0)
 
-KILN_PW_GRAD1(tan, kiln_mul(gy, kiln_add_scalar(kiln_square(y), 1)))
+KILN_PW_GRAD1Y(tan, kiln_mul(gy, kiln_add_scalar(kiln_square(y), 1)))
 RECORD(tan, FLOATS, FLOAT, -1.2, 1.2)
 
 KILN_PW_GRAD1(asin, kiln_mul(gy, kiln_rsqrt(kiln_rsub_scalar(kiln_square(x), 1))))
@@ -81,7 +95,7 @@ RECORD(sinh, FLOATS, FLOAT, 0, 0)
 KILN_PW_GRAD1(cosh, kiln_mul(gy, kiln_sinh(x)))
 RECORD(cosh, FLOATS, FLOAT, 0, 0)
 
-KILN_PW_GRAD1(tanh, KILN_OP(tanh_grad, KILN_IN(y, gy), KILN_NO_ATTRS))
+KILN_PW_GRAD1Y(tanh, KILN_OP(tanh_grad, KILN_IN(y, gy), KILN_NO_ATTRS))
 RECORD(tanh, FLOATS, NONE, 0, 0)
 
 /* f(y, g) = g·(1 - y²), y the hyperbolic tangent */
@@ -123,26 +137,26 @@ RECORD(round, NUMBERS, NONE, 0, 0)
 #define trunc_rule kiln_pw_zero_grad
 RECORD(trunc, NUMBERS, NONE, 0, 0)
 
-KILN_PW_GRAD1(frac, gy)
+KILN_PW_ROW1(frac, gy)
 RECORD(frac, FLOATS, NONE, 0, 0)
 
 /* ---- Bounds ---- */
 
-/* Integers stay so between whole or infinite bounds. */
-kiln_tensor *kiln_pw_bounded(const kiln_op *op, kiln_tensor *x, double min, double max)
+/* Integers stay so between whole or infinite bounds, which they must be able to hold. */
+kiln_tensor *kiln_clamp(kiln_tensor *x, double min, double max)
 {
     const kiln_attrs *bounds = KILN_F(min, max);
     bool whole = floor(min) == min && floor(max) == max;
-    if (!x || whole || kiln_dtype_is_float(x->dtype))
-        return kiln_op_one(op, KILN_IN(x), bounds);
-    return kiln_pw_call_as(op, KILN_F32, KILN_IN(x), bounds);
+    if (!x || kiln_dtype_is_float(x->dtype))
+        return kiln_op_one(&kiln_op_clamp, KILN_IN(x), bounds);
+    if (!whole)
+        return kiln_pw_call_as(&kiln_op_clamp, KILN_F32, KILN_IN(x), bounds);
+    if ((!isinf(min) && !kiln_check_number("clamp", min, (kiln_dtype)x->dtype)) ||
+        (!isinf(max) && !kiln_check_number("clamp", max, (kiln_dtype)x->dtype)))
+        return NULL;
+    return kiln_op_one(&kiln_op_clamp, KILN_IN(x), bounds);
 }
-
-kiln_tensor *kiln_clamp(kiln_tensor *x, double min, double max)
-{
-    return kiln_pw_bounded(&kiln_op_clamp, x, min, max);
-}
-KILN_PW_GRAD1(clamp, kiln_op_one(&kiln_op_clamp_grad, KILN_IN(x, gy), g->attrs))
+KILN_PW_ROW1(clamp, kiln_op_one(&kiln_op_clamp_grad, KILN_IN(x, gy), g->attrs))
 const kiln_op kiln_op_clamp = {KILN_PW_OP(clamp, 1), .attrs = "| min max", .dtypes = KILN_T_NUMBERS, .grad = clamp_rule,
                                .cases = KILN_CASES{"x[2,3] | | -1 1", "x[] | | 0 1", "x[0,3] | | -1 1",
                                                    "x[7,33] | | -inf 1", "x[5] | | 1 inf", NULL}};

@@ -2,10 +2,11 @@
  * expressions they are plain C that CUDA C and OpenCL C accept. Included once for each floating T, with KILN_PW_INLINE
  * standing for what the dialect puts before a function. There is no include guard on purpose. */
 
+/* A bound that is no number makes the result none, as it does in PyTorch. */
 KILN_PW_INLINE T k_clamp(T x, T low, T high)
 {
-    T at_least = x < low ? low : x;
-    return at_least > high ? high : at_least;
+    T at_least = ((x < low) | k_isnan(low)) ? low : x;
+    return ((at_least > high) | k_isnan(high)) ? high : at_least;
 }
 
 /* a // b as Python rounds it: towards minus infinity, from the exact remainder and not from the rounded quotient. */

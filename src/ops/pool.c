@@ -1,6 +1,7 @@
 /* Pooling over the last two dims of [batch, channels, height, width]. The public operations bring 1-d and unbatched
  * input to that shape, fill defaults in, and decide the output size; the nodes get it as integers. */
 #include "ops/helpers.h"
+#include "ops/windows.h"
 
 #include <string.h>
 
@@ -8,11 +9,6 @@ extern const kiln_op kiln_op_max_pool, kiln_op_max_pool_grad, kiln_op_avg_pool, 
     kiln_op_adaptive_avg_pool, kiln_op_adaptive_avg_pool_grad, kiln_op_adaptive_max_pool, kiln_op_max_pool1d,
     kiln_op_max_pool2d, kiln_op_avg_pool1d, kiln_op_avg_pool2d, kiln_op_adaptive_avg_pool1d,
     kiln_op_adaptive_avg_pool2d, kiln_op_adaptive_max_pool1d, kiln_op_adaptive_max_pool2d;
-
-/* How windows lie on both axes. */
-typedef struct window {
-    int64_t kernel[2], stride[2], padding[2], dilation[2], out[2];
-} window;
 
 /* ---- Checks ---- */
 
@@ -27,7 +23,7 @@ static bool check_ints(const kiln_call *c, int wanted)
 }
 
 /* All sizes stay below 2^31: arithmetic on them cannot overflow. */
-static bool check_window(const kiln_call *c, const window *w, const int64_t *size)
+static bool check_window(const kiln_call *c, const kiln_window *w, const int64_t *size)
 {
     for (int a = 0; a < 2; a++) {
         long long kernel = w->kernel[a], stride = w->stride[a], padding = w->padding[a], dilation = w->dilation[a];
@@ -49,7 +45,7 @@ static bool check_window(const kiln_call *c, const window *w, const int64_t *siz
 
 /* The number of windows along an axis, as PyTorch counts them: in ceil mode the last one may hang over the end, but not
  * begin in the padding there. 0 when none fits. */
-static int64_t output_size(const window *w, int a, int64_t size, bool ceil_mode)
+static int64_t output_size(const kiln_window *w, int a, int64_t size, bool ceil_mode)
 {
     int64_t room = size + 2 * w->padding[a] - w->dilation[a] * (w->kernel[a] - 1) - 1;
     if (room < 0 && !(ceil_mode && room > -w->stride[a]))
@@ -58,7 +54,7 @@ static int64_t output_size(const window *w, int a, int64_t size, bool ceil_mode)
     return ceil_mode && (n - 1) * w->stride[a] >= size + w->padding[a] ? n - 1 : n;
 }
 
-static bool output_sizes(const kiln_call *c, window *w, const int64_t *size, bool ceil_mode)
+static bool output_sizes(const kiln_call *c, kiln_window *w, const int64_t *size, bool ceil_mode)
 {
     for (int a = 0; a < 2; a++) {
         w->out[a] = output_size(w, a, size[a], ceil_mode);
@@ -74,7 +70,7 @@ static bool output_sizes(const kiln_call *c, window *w, const int64_t *size, boo
 }
 
 /* Every window of a node must begin before the input's end and, for a maximum, hold an element of the input. */
-static bool check_output(const kiln_call *c, const window *w, const int64_t *size, bool maximum)
+static bool check_output(const kiln_call *c, const kiln_window *w, const int64_t *size, bool maximum)
 {
     for (int a = 0; a < 2; a++) {
         int64_t k = w->kernel[a], s = w->stride[a], p = w->padding[a], d = w->dilation[a], n = w->out[a];
@@ -107,7 +103,7 @@ static bool max_pool_infer(kiln_call *c)
 {
     if (!check_ints(c, MAX_POOL_INTS) || !kiln_check_ndim(c, 0, 4, 4))
         return false;
-    window w;
+    kiln_window w;
     memcpy(&w, c->attrs.i, MAX_POOL_INTS * sizeof(int64_t));
     const int64_t *size = c->in[0]->shape + 2;
     if (!check_window(c, &w, size) || !check_output(c, &w, size, true))
@@ -165,7 +161,7 @@ static bool max_pool_grad_grad(kiln_grad_call *g)
 
 /* ---- Means ---- */
 
-static bool read_average(const kiln_call *c, window *w, const int64_t *size)
+static bool read_average(const kiln_call *c, kiln_window *w, const int64_t *size)
 {
     const int64_t *i = c->attrs.i;
     memcpy(w, i, 6 * sizeof *i);
@@ -176,7 +172,7 @@ static bool read_average(const kiln_call *c, window *w, const int64_t *size)
 
 static bool avg_pool_infer(kiln_call *c)
 {
-    window w;
+    kiln_window w;
     if (!check_ints(c, AVG_POOL_INTS) || !kiln_check_ndim(c, 0, 4, 4) || !read_average(c, &w, c->in[0]->shape + 2))
         return false;
     c->attrs.i[8] = c->attrs.i[8] != 0;
@@ -191,7 +187,7 @@ static bool check_gradient(const kiln_call *c, const int64_t *out)
 
 static bool avg_pool_grad_infer(kiln_call *c)
 {
-    window w;
+    kiln_window w;
     const int64_t *size = c->attrs.i + AVG_POOL_INTS;
     if (!check_ints(c, AVG_POOL_INTS + 2) || !kiln_check_ndim(c, 0, 4, 4) || !read_average(c, &w, size) ||
         !check_gradient(c, w.out))
@@ -222,12 +218,29 @@ static bool avg_pool_grad_grad(kiln_grad_call *g)
     return g->gin[0] != NULL;
 }
 
+/* ---- Integers ---- */
+
+static bool max_pool_compose(kiln_call *c, kiln_tensor **out)
+{
+    kiln_window w;
+    memcpy(&w, c->attrs.i, MAX_POOL_INTS * sizeof(int64_t));
+    return kiln_windows_maximum(c->in[0], &w, &out[0], &out[1]);
+}
+
+static bool avg_pool_compose(kiln_call *c, kiln_tensor **out)
+{
+    kiln_window w;
+    if (!read_average(c, &w, c->in[0]->shape + 2))
+        return false;
+    return (out[0] = kiln_windows_mean(c->in[0], &w, c->attrs.i[8])) != NULL;
+}
+
 /* ---- Adaptive: window o of n covers floor(o·size/n) … ceil((o+1)·size/n) - 1 ---- */
 
 static bool check_adaptive(const kiln_call *c, const int64_t *size, const int64_t *out)
 {
-    if (!kiln_check_attr(c, out[0] >= 1 && out[1] >= 1 && out[0] <= INT32_MAX && out[1] <= INT32_MAX,
-                         "the output size is [%lld, %lld]; both must be at least 1", (long long)out[0],
+    if (!kiln_check_attr(c, out[0] >= 0 && out[1] >= 0 && out[0] <= INT32_MAX && out[1] <= INT32_MAX,
+                         "the output size is [%lld, %lld]; neither may be negative", (long long)out[0],
                          (long long)out[1]))
         return false;
     if (size[0] < 1 || size[1] < 1 || size[0] > INT32_MAX || size[1] > INT32_MAX)
@@ -276,7 +289,7 @@ static bool adaptive_avg_pool_grad_grad(kiln_grad_call *g)
 typedef enum pool_kind { MAXIMUM, AVERAGE, ADAPTIVE_AVERAGE, ADAPTIVE_MAXIMUM } pool_kind;
 
 typedef struct request {
-    window w;
+    kiln_window w;
     int64_t size[2]; /* of the input planes */
     bool flat, ceil_mode, include_pad;
 } request;
@@ -315,6 +328,9 @@ static bool read_request(kiln_call *c, bool flat, pool_kind kind, request *r)
     if (!check_ints(c, ints_wanted(flat, kind)) || !kiln_check_ndim(c, 0, full - 1, full))
         return false;
     const kiln_tensor *x = c->in[0];
+    int64_t channels = x->shape[x->ndim - full + 1];
+    if (channels == 0 && kind != ADAPTIVE_AVERAGE)
+        return kiln_fail(KILN_E_SHAPE, c->op->name, "input %s has no channels", shape_of(x));
     r->flat = flat;
     r->size[0] = flat ? 1 : x->shape[x->ndim - 2];
     r->size[1] = x->shape[x->ndim - 1];
@@ -344,7 +360,7 @@ static bool infer_pool(kiln_call *c, bool flat, pool_kind kind)
 
 static kiln_tensor *pool(kiln_tensor *x, pool_kind kind, const request *r)
 {
-    const window *w = &r->w;
+    const kiln_window *w = &r->w;
     kiln_attrs attrs = {0};
     kiln_tensor *outs[2];
     switch (kind) {
@@ -374,6 +390,10 @@ static bool compose_pool(kiln_call *c, bool flat, pool_kind kind, kiln_tensor **
     bool single = x->ndim == (flat ? 2 : 3);
     if (!read_request(c, flat, kind, &r))
         return false;
+    if (kiln_count(c->out[0].ndim, c->out[0].shape) == 0) { /* nothing of x is in it */
+        out[0] = kiln_reshape(kiln_slice(x, 0, 0, 0, 1), c->out[0].ndim, c->out[0].shape);
+        return out[0] != NULL;
+    }
     if (single)
         x = kiln_unsqueeze(x, 0);
     if (flat)
@@ -404,15 +424,28 @@ kiln_tensor *kiln_avg_pool2d_(kiln_tensor *x, int64_t kh, int64_t kw, kiln_pool_
                    KILN_I(kh, kw, o.stride[0], o.stride[1], o.padding[0], o.padding[1], o.ceil_mode, !o.exclude_pad));
 }
 
+/* Where an option list takes 0 for the default, an argument that must be given may not be 0. */
+static bool are_given(const char *op, int64_t stride, int64_t dilation)
+{
+    if (stride && dilation)
+        return true;
+    return kiln_fail(KILN_E_ARGUMENT, op, "stride is %lld, dilation %lld: each must be at least 1", (long long)stride,
+                     (long long)dilation);
+}
+
 kiln_tensor *kiln_max_pool1d(kiln_tensor *x, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
                              bool ceil_mode)
 {
+    if (!are_given("max_pool1d", stride, dilation))
+        return NULL;
     return KILN_OP(max_pool1d, KILN_IN(x), KILN_I(kernel, stride, padding, dilation, ceil_mode));
 }
 
 kiln_tensor *kiln_avg_pool1d(kiln_tensor *x, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode,
                              bool count_include_pad)
 {
+    if (!are_given("avg_pool1d", stride, 1))
+        return NULL;
     return KILN_OP(avg_pool1d, KILN_IN(x), KILN_I(kernel, stride, padding, ceil_mode, count_include_pad));
 }
 
@@ -456,34 +489,41 @@ const kiln_op kiln_op_max_pool_grad = {
                         NULL},
 };
 
-#define NODE(op, names, outputs, shape_rule, gradient, ...)                                                            \
+/* PyTorch's types: maxima of all numbers, means of floats and i64. */
+enum { AVERAGED = KILN_T_FLOATS | 1 << KILN_I64 };
+
+#define NODE(op, names, types, outputs, shape_rule, composition, gradient, ...)                                        \
     const kiln_op kiln_op_##op = {                                                                                     \
         .name = #op,                                                                                                   \
         .attrs = names,                                                                                                \
         .cls = KILN_CLASS_POOL,                                                                                        \
-        .dtypes = KILN_T_FLOATS,                                                                                       \
+        .dtypes = types,                                                                                               \
         .min_in = 1,                                                                                                   \
         .max_in = 1,                                                                                                   \
         .nout = outputs,                                                                                               \
         .infer = shape_rule,                                                                                           \
+        .compose = composition,                                                                                        \
         .grad = gradient,                                                                                              \
         .cases = KILN_CASES{__VA_ARGS__, NULL},                                                                        \
     }
 
-NODE(max_pool, MAX_ATTRS " out_h out_w", 2, max_pool_infer, maximum_grad, "d[2,3,6,6] | 2 2 2 2 0 0 1 1 3 3",
-     "d[2,2,7,5] | 3 2 2 1 1 1 1 2 4 5", "d[1,1,7,7] | 3 3 1 2 1 0 2 1 5 3", "d[2,2,5,5] | 2 2 2 2 0 0 1 1 3 3");
-NODE(avg_pool, AVG_ATTRS " out_h out_w include_pad", 1, avg_pool_infer, avg_pool_grad, "x[2,3,6,6] | 2 2 2 2 0 0 3 3 1",
-     "x[2,2,7,5] | 3 2 2 1 1 1 4 6 1", "x[2,2,7,5] | 3 2 2 1 1 1 4 6 0", "x[1,2,6,8] | 3 3 2 2 1 1 4 5 1");
-NODE(avg_pool_grad, AVG_ATTRS " out_h out_w include_pad height width", 1, avg_pool_grad_infer, avg_pool_grad_grad,
-     "x[2,3,3,3] | 2 2 2 2 0 0 3 3 1 6 6", "x[2,2,4,6] | 3 2 2 1 1 1 4 6 1 7 5", "x[2,2,4,6] | 3 2 2 1 1 1 4 6 0 7 5");
-NODE(adaptive_avg_pool, "out_h out_w", 1, adaptive_infer, adaptive_avg_pool_grad, "x[2,3,6,7] | 3 4",
-     "x[2,2,4,3] | 1 1", "x[1,2,3,2] | 5 3");
-NODE(adaptive_avg_pool_grad, "height width", 1, adaptive_avg_pool_grad_infer, adaptive_avg_pool_grad_grad,
-     "x[2,3,3,4] | 6 7", "x[2,2,1,1] | 4 3", "x[1,2,5,3] | 3 2");
-NODE(adaptive_max_pool, "out_h out_w", 2, adaptive_infer, maximum_grad, "d[2,3,6,7] | 3 4", "d[2,2,4,3] | 1 1",
-     "d[1,2,3,2] | 5 3");
+NODE(max_pool, MAX_ATTRS " out_h out_w", KILN_T_NUMBERS, 2, max_pool_infer, max_pool_compose, maximum_grad,
+     "d[2,3,6,6] | 2 2 2 2 0 0 1 1 3 3", "d[2,2,7,5] | 3 2 2 1 1 1 1 2 4 5", "d[1,1,7,7] | 3 3 1 2 1 0 2 1 5 3",
+     "d[2,2,5,5] | 2 2 2 2 0 0 1 1 3 3");
+NODE(avg_pool, AVG_ATTRS " out_h out_w include_pad", AVERAGED, 1, avg_pool_infer, avg_pool_compose, avg_pool_grad,
+     "x[2,3,6,6] | 2 2 2 2 0 0 3 3 1", "x[2,2,7,5] | 3 2 2 1 1 1 4 6 1", "x[2,2,7,5] | 3 2 2 1 1 1 4 6 0",
+     "x[1,2,6,8] | 3 3 2 2 1 1 4 5 1");
+NODE(avg_pool_grad, AVG_ATTRS " out_h out_w include_pad height width", KILN_T_FLOATS, 1, avg_pool_grad_infer, NULL,
+     avg_pool_grad_grad, "x[2,3,3,3] | 2 2 2 2 0 0 3 3 1 6 6", "x[2,2,4,6] | 3 2 2 1 1 1 4 6 1 7 5",
+     "x[2,2,4,6] | 3 2 2 1 1 1 4 6 0 7 5");
+NODE(adaptive_avg_pool, "out_h out_w", KILN_T_FLOATS, 1, adaptive_infer, NULL, adaptive_avg_pool_grad,
+     "x[2,3,6,7] | 3 4", "x[2,2,4,3] | 1 1", "x[1,2,3,2] | 5 3");
+NODE(adaptive_avg_pool_grad, "height width", KILN_T_FLOATS, 1, adaptive_avg_pool_grad_infer, NULL,
+     adaptive_avg_pool_grad_grad, "x[2,3,3,4] | 6 7", "x[2,2,1,1] | 4 3", "x[1,2,5,3] | 3 2");
+NODE(adaptive_max_pool, "out_h out_w", KILN_T_FLOATS, 2, adaptive_infer, NULL, maximum_grad, "d[2,3,6,7] | 3 4",
+     "d[2,2,4,3] | 1 1", "d[1,2,3,2] | 5 3");
 
-#define PUBLIC(op, kind, flat, names, ...)                                                                             \
+#define PUBLIC(op, kind, flat, types, names, ...)                                                                      \
     static bool op##_infer(kiln_call *c)                                                                               \
     {                                                                                                                  \
         return infer_pool(c, flat, kind);                                                                              \
@@ -496,26 +536,29 @@ NODE(adaptive_max_pool, "out_h out_w", 2, adaptive_infer, maximum_grad, "d[2,3,6
         .name = #op,                                                                                                   \
         .attrs = names,                                                                                                \
         .cls = KILN_CLASS_COMPOSITE,                                                                                   \
-        .dtypes = KILN_T_FLOATS,                                                                                       \
+        .dtypes = types,                                                                                               \
         .min_in = 1,                                                                                                   \
         .max_in = 1,                                                                                                   \
+        .keeps_half = true,                                                                                            \
         .infer = op##_infer,                                                                                           \
         .compose = op##_compose,                                                                                       \
         .cases = KILN_CASES{__VA_ARGS__, NULL},                                                                        \
     }
 
-PUBLIC(max_pool1d, MAXIMUM, true, "kernel stride padding dilation ceil_mode", "d[2,3,8] | 2 0 0 0 0",
+PUBLIC(max_pool1d, MAXIMUM, true, KILN_T_NUMBERS, "kernel stride padding dilation ceil_mode", "d[2,3,8] | 2 0 0 0 0",
        "d[2,3,8] | 3 2 1 2 1", "d[3,8] | 3 1 1 1 0");
-PUBLIC(max_pool2d, MAXIMUM, false, MAX_ATTRS " ceil_mode", "d[2,3,6,6] | 2 2 0 0 0 0 0 0 0",
+PUBLIC(max_pool2d, MAXIMUM, false, KILN_T_NUMBERS, MAX_ATTRS " ceil_mode", "d[2,3,6,6] | 2 2 0 0 0 0 0 0 0",
        "d[2,2,7,6] | 3 2 2 3 1 1 1 1 1", "d[2,5,5] | 3 3 1 1 1 1 1 1 0");
-PUBLIC(avg_pool1d, AVERAGE, true, "kernel stride padding ceil_mode include_pad", "x[2,3,8] | 2 0 0 0 1",
+PUBLIC(avg_pool1d, AVERAGE, true, AVERAGED, "kernel stride padding ceil_mode include_pad", "x[2,3,8] | 2 0 0 0 1",
        "x[2,3,8] | 3 2 1 1 1", "x[3,8] | 3 2 1 1 0");
-PUBLIC(avg_pool2d, AVERAGE, false, AVG_ATTRS " ceil_mode include_pad", "x[2,3,6,6] | 2 2 0 0 0 0 0 1",
+PUBLIC(avg_pool2d, AVERAGE, false, AVERAGED, AVG_ATTRS " ceil_mode include_pad", "x[2,3,6,6] | 2 2 0 0 0 0 0 1",
        "x[2,2,7,6] | 3 2 2 3 1 1 1 1", "x[2,2,7,6] | 3 2 2 3 1 1 1 0", "x[2,5,5] | 3 3 1 1 1 1 0 1");
-PUBLIC(adaptive_avg_pool1d, ADAPTIVE_AVERAGE, true, "length", "x[2,3,7] | 3", "x[3,4] | 1");
-PUBLIC(adaptive_avg_pool2d, ADAPTIVE_AVERAGE, false, "height width", "x[2,3,5,7] | 2 3", "x[2,4,4] | 1 1");
-PUBLIC(adaptive_max_pool1d, ADAPTIVE_MAXIMUM, true, "length", "d[2,3,7] | 3", "d[3,4] | 1");
-PUBLIC(adaptive_max_pool2d, ADAPTIVE_MAXIMUM, false, "height width", "d[2,3,5,7] | 2 3", "d[2,4,4] | 1 1");
+PUBLIC(adaptive_avg_pool1d, ADAPTIVE_AVERAGE, true, KILN_T_FLOATS, "length", "x[2,3,7] | 3", "x[3,4] | 1");
+PUBLIC(adaptive_avg_pool2d, ADAPTIVE_AVERAGE, false, KILN_T_FLOATS, "height width", "x[2,3,5,7] | 2 3",
+       "x[2,4,4] | 1 1");
+PUBLIC(adaptive_max_pool1d, ADAPTIVE_MAXIMUM, true, KILN_T_FLOATS, "length", "d[2,3,7] | 3", "d[3,4] | 1");
+PUBLIC(adaptive_max_pool2d, ADAPTIVE_MAXIMUM, false, KILN_T_FLOATS, "height width", "d[2,3,5,7] | 2 3",
+       "d[2,4,4] | 1 1");
 
 const kiln_op *const kiln_ops_pool[] = {
     &kiln_op_max_pool,

@@ -3,6 +3,7 @@
  * replayed step draws fresh numbers. */
 #include <math.h>
 #include "ops/helpers.h"
+#include "ops/require.h"
 
 extern const kiln_op kiln_op_random_uniform, kiln_op_random_normal;
 
@@ -115,11 +116,11 @@ const kiln_op kiln_op_random_normal = {
 static kiln_tensor *draw(const kiln_op *op, const char *name, int ndim, const int64_t *shape, kiln_dtype dtype,
                          kiln_device device)
 {
-    int64_t count = ndim >= 0 && ndim <= KILN_MAX_DIMS ? kiln_count(ndim, shape) : -1;
+    if (!kiln_check_list(name, ndim, shape, KILN_MAX_DIMS))
+        return NULL;
+    int64_t count = kiln_count(ndim, shape);
     if (count < 0)
-        return kiln_fail(KILN_E_SHAPE, name, "%s is no shape a tensor can have",
-                         ndim < 0 || ndim > KILN_MAX_DIMS ? "a list of more than 8 sizes"
-                                                          : kiln_shape_text(ndim, shape));
+        return kiln_fail(KILN_E_SHAPE, name, "%s is no shape a tensor can have", kiln_shape_text(ndim, shape));
     if (dtype >= KILN_DTYPES || !kiln_dtype_is_float(dtype))
         return kiln_fail(KILN_E_DTYPE, name, "dtype %s: random numbers are floats", kiln_dtype_name(dtype));
     kiln_attrs a = {.nints = 1, .i = {dtype}, .nfloats = 2};
@@ -170,16 +171,29 @@ kiln_tensor *kiln_randint(int64_t low, int64_t high, int ndim, const int64_t *sh
     return kiln_cast(whole, dtype);
 }
 
-kiln_tensor *kiln_bernoulli(kiln_tensor *p)
+static bool compose_bernoulli(kiln_call *c, kiln_tensor **out)
 {
-    if (!p)
-        return NULL;
-    if (!kiln_dtype_is_float((kiln_dtype)p->dtype))
-        return kiln_fail(KILN_E_DTYPE, "bernoulli", "probabilities are floats; these are %s",
-                         kiln_dtype_name((kiln_dtype)p->dtype));
+    kiln_tensor *p = c->in[0];
     kiln_dtype wide = p->dtype == KILN_F64 ? KILN_F64 : KILN_F32;
     kiln_tensor *u = draw(&kiln_op_random_uniform, "bernoulli", p->ndim, p->shape, wide, p->device);
-    return kiln_cast(kiln_lt(u, kiln_cast(p, wide)), (kiln_dtype)p->dtype);
+    kiln_tensor *checked = kiln_require(kiln_cast(p, wide), KILN_REQUIRE_PROBABILITY);
+    out[0] = kiln_cast(kiln_lt(u, checked), (kiln_dtype)p->dtype);
+    return out[0] != NULL;
+}
+
+/* Draws anew at each call, so it is none of the operations that are tested by their cases. */
+static const kiln_op bernoulli = {
+    .name = "bernoulli",
+    .cls = KILN_CLASS_COMPOSITE,
+    .dtypes = KILN_T_FLOATS,
+    .min_in = 1,
+    .max_in = 1,
+    .compose = compose_bernoulli,
+};
+
+kiln_tensor *kiln_bernoulli(kiln_tensor *p)
+{
+    return kiln_op_one(&bernoulli, KILN_IN(p), KILN_NO_ATTRS);
 }
 
 kiln_tensor *kiln_randperm(int64_t n, kiln_dtype dtype)

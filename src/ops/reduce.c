@@ -111,10 +111,10 @@ static bool sum_grad(kiln_grad_call *g)
 /* Equal extremes share the gradient evenly. */
 static bool extreme_grad(kiln_grad_call *g)
 {
-    kiln_tensor *x = g->in[0];
-    kiln_tensor *chosen = kiln_cast(kiln_eq(x, with_dims(g->out[0], x, g->attrs, 1)), x->dtype);
+    kiln_tensor *x = g->in[0], *gy = kiln_widen(with_dims(g->gout[0], x, g->attrs, 1));
+    kiln_tensor *chosen = kiln_cast(kiln_eq(x, with_dims(g->out[0], x, g->attrs, 1)), kiln_dtype_of(gy));
     kiln_tensor *ties = kiln_sum(chosen, g->attrs->nints - 1, g->attrs->i + 1, true);
-    g->gin[0] = kiln_mul(chosen, kiln_div(with_dims(g->gout[0], x, g->attrs, 1), ties));
+    g->gin[0] = kiln_mul(chosen, kiln_div(gy, ties));
     return g->gin[0] != NULL;
 }
 
@@ -137,7 +137,9 @@ static kiln_tensor *product_of_others(kiln_tensor *x, int64_t n)
 
 static bool prod_grad(kiln_grad_call *g)
 {
-    kiln_tensor *x = g->in[0];
+    kiln_tensor *x = kiln_widen(g->in[0]);
+    if (!x)
+        return false;
     const kiln_attrs *a = g->attrs;
     int64_t order[KILN_MAX_DIMS] = {0}, back[KILN_MAX_DIMS] = {0}, moved[KILN_MAX_DIMS], flat[KILN_MAX_DIMS];
     int kept = 0, last = x->ndim - (a->nints - 1);
@@ -206,33 +208,28 @@ NODE(all, KILN_T_BOOL, KILN_CAST_NONE, infer_same, NULL, logic_cases);
 
 /* ---- Compositions ---- */
 
-/* x and the result are wide here: half precision could not hold the sum. */
-static kiln_tensor *wide_mean(kiln_tensor *x, const kiln_attrs *a, int first, bool keepdim)
+static kiln_tensor *mean_of(kiln_tensor *x, const kiln_attrs *a, int first, bool keepdim)
 {
-    if (!x)
-        return NULL;
     return kiln_div_scalar(reduce_over(&kiln_op_sum, x, a, first, keepdim), (double)reduced_count(x, a, first));
 }
 
 static bool mean_compose(kiln_call *c, kiln_tensor **out)
 {
-    out[0] = kiln_cast(wide_mean(kiln_widen(c->in[0]), &c->attrs, 1, c->attrs.i[0]), c->in[0]->dtype);
+    out[0] = mean_of(c->in[0], &c->attrs, 1, c->attrs.i[0]);
     return out[0] != NULL;
 }
 
 /* Two passes: the mean, then the squared deviations from it. */
-static kiln_tensor *wide_var(kiln_tensor *x, const kiln_attrs *a)
+static kiln_tensor *variance_of(kiln_tensor *x, const kiln_attrs *a)
 {
-    if (!x)
-        return NULL;
     int64_t freedom = reduced_count(x, a, 2) - a->i[0];
-    kiln_tensor *squares = kiln_square(kiln_sub(x, wide_mean(x, a, 2, true)));
+    kiln_tensor *squares = kiln_square(kiln_sub(x, mean_of(x, a, 2, true)));
     return kiln_div_scalar(reduce_over(&kiln_op_sum, squares, a, 2, a->i[1]), freedom > 0 ? (double)freedom : 0.0);
 }
 
 static bool var_compose(kiln_call *c, kiln_tensor **out)
 {
-    out[0] = kiln_cast(wide_var(kiln_widen(c->in[0]), &c->attrs), c->in[0]->dtype);
+    out[0] = variance_of(c->in[0], &c->attrs);
     return out[0] != NULL;
 }
 
@@ -245,8 +242,7 @@ static kiln_tensor *power_off_zero(kiln_tensor *x, double power, bool is_sqrt, d
 
 static bool std_compose(kiln_call *c, kiln_tensor **out)
 {
-    kiln_tensor *var = wide_var(kiln_widen(c->in[0]), &c->attrs);
-    out[0] = kiln_cast(power_off_zero(var, 0.5, true, 0), c->in[0]->dtype);
+    out[0] = power_off_zero(variance_of(c->in[0], &c->attrs), 0.5, true, 0);
     return out[0] != NULL;
 }
 
@@ -254,9 +250,9 @@ static bool std_compose(kiln_call *c, kiln_tensor **out)
 static bool logsumexp_compose(kiln_call *c, kiln_tensor **out)
 {
     const kiln_attrs *a = &c->attrs;
-    kiln_tensor *x = kiln_widen(c->in[0]), *m = NULL;
-    if (x && reduced_count(x, a, 1) == 0) {
-        out[0] = kiln_cast(kiln_log(reduce_over(&kiln_op_sum, kiln_exp(x), a, 1, a->i[0])), c->in[0]->dtype);
+    kiln_tensor *x = c->in[0], *m = NULL;
+    if (reduced_count(x, a, 1) == 0) {
+        out[0] = kiln_log(reduce_over(&kiln_op_sum, kiln_exp(x), a, 1, a->i[0]));
         return out[0] != NULL;
     }
     kiln_no_grad {
@@ -266,7 +262,7 @@ static bool logsumexp_compose(kiln_call *c, kiln_tensor **out)
     kiln_tensor *sum = reduce_over(&kiln_op_sum, kiln_exp(kiln_sub(x, m)), a, 1, true);
     kiln_tensor *none = kiln_eq_scalar(sum, 0); /* all are -inf: so is the result, and nothing flows back */
     kiln_tensor *y = kiln_masked_fill(kiln_add(kiln_log(kiln_masked_fill(sum, none, 1)), m), none, -INFINITY);
-    out[0] = kiln_cast(kiln_reshape(y, c->out[0].ndim, c->out[0].shape), c->in[0]->dtype);
+    out[0] = kiln_reshape(y, c->out[0].ndim, c->out[0].shape);
     return out[0] != NULL;
 }
 
@@ -279,7 +275,8 @@ static bool infer_norm(kiln_call *c)
     if (!infer_prefixed(c) || !kiln_check_attr(c, a->i[0] >= 0 && a->i[0] < NORM_KINDS, "kind %lld is none of 0 … %d",
                                                (long long)a->i[0], NORM_KINDS - 1))
         return false;
-    return (a->i[0] != NORM_MAX && a->i[0] != NORM_MIN) || check_not_empty(c, 2);
+    bool has_neutral = a->i[0] != NORM_MAX && a->i[0] != NORM_MIN && a->i[0] != NORM_NEGATIVE_POWER;
+    return has_neutral || check_not_empty(c, 2);
 }
 
 /* 1 where x is not 0, and 0 where it is: constants both, but the graph goes on, with gradient 0. */
@@ -308,7 +305,7 @@ static kiln_tensor *norm_by_kind(kiln_tensor *x, const kiln_attrs *a)
 
 static bool norm_compose(kiln_call *c, kiln_tensor **out)
 {
-    out[0] = kiln_cast(norm_by_kind(kiln_widen(c->in[0]), &c->attrs), c->in[0]->dtype);
+    out[0] = norm_by_kind(c->in[0], &c->attrs);
     return out[0] != NULL;
 }
 
@@ -387,8 +384,8 @@ static kiln_tensor *reduce_call(const kiln_op *op, kiln_tensor *x, const kiln_at
                                 bool keepdim)
 {
     kiln_attrs a; /* mostly room: filled in, not cleared */
-    if (n < 0 || n > KILN_MAX_DIMS || (n && !dims))
-        return kiln_fail(KILN_E_ARGUMENT, op->name, "a list of %d dims; it takes 0 (for all) to %d", n, KILN_MAX_DIMS);
+    if (!kiln_check_list(op->name, n, dims, KILN_MAX_DIMS))
+        return NULL;
     kiln_attrs_copy(&a, given);
     a.i[a.nints++] = keepdim;
     for (int k = 0; k < n; k++)
@@ -427,14 +424,20 @@ kiln_tensor *kiln_prod(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
     return reduce_call(&kiln_op_prod, as_number(x), KILN_NO_ATTRS, n, dims, keepdim);
 }
 
+static kiln_tensor *extreme_call(const kiln_op *op, kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
+{
+    kiln_tensor *y = reduce_call(op, as_number(x), KILN_NO_ATTRS, n, dims, keepdim);
+    return y ? kiln_cast(y, (kiln_dtype)x->dtype) : NULL;
+}
+
 kiln_tensor *kiln_amax(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return kiln_cast(reduce_call(&kiln_op_amax, as_number(x), KILN_NO_ATTRS, n, dims, keepdim), kiln_dtype_of(x));
+    return extreme_call(&kiln_op_amax, x, n, dims, keepdim);
 }
 
 kiln_tensor *kiln_amin(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return kiln_cast(reduce_call(&kiln_op_amin, as_number(x), KILN_NO_ATTRS, n, dims, keepdim), kiln_dtype_of(x));
+    return extreme_call(&kiln_op_amin, x, n, dims, keepdim);
 }
 
 static kiln_tensor *as_bool(kiln_tensor *x)
@@ -442,14 +445,21 @@ static kiln_tensor *as_bool(kiln_tensor *x)
     return x && x->dtype != KILN_BOOL ? kiln_ne_scalar(x, 0) : x;
 }
 
+/* PyTorch still has u8 for the logic of u8, from before it had bool. */
+static kiln_tensor *logic_call(const kiln_op *op, kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
+{
+    kiln_tensor *y = reduce_call(op, as_bool(x), KILN_NO_ATTRS, n, dims, keepdim);
+    return y && x->dtype == KILN_U8 ? kiln_cast(y, KILN_U8) : y;
+}
+
 kiln_tensor *kiln_any(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return reduce_call(&kiln_op_any, as_bool(x), KILN_NO_ATTRS, n, dims, keepdim);
+    return logic_call(&kiln_op_any, x, n, dims, keepdim);
 }
 
 kiln_tensor *kiln_all(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return reduce_call(&kiln_op_all, as_bool(x), KILN_NO_ATTRS, n, dims, keepdim);
+    return logic_call(&kiln_op_all, x, n, dims, keepdim);
 }
 
 kiln_tensor *kiln_var(kiln_tensor *x, int n, const int64_t *dims, int64_t correction, bool keepdim)

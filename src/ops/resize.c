@@ -85,10 +85,14 @@ static bool interpolate_compose(kiln_call *c, kiln_tensor **out)
 kiln_tensor *kiln_interpolate(kiln_tensor *x, int n, const int64_t *size, kiln_resize mode, bool align_corners)
 {
     if (!x)
+        return kiln_fail_null("interpolate", 1);
+    if (!kiln_check_list("interpolate", n, size, 2))
         return NULL;
     if (n != x->ndim - 2 || n < 1 || n > 2)
         return kiln_fail(KILN_E_ARGUMENT, "interpolate", "%d sizes given for an input of shape %s", n,
                          kiln_shape_text(x->ndim, x->shape));
+    if (x->dtype == KILN_U8 && mode == KILN_NEAREST) /* pixels are copied, which floats do as well */
+        return kiln_cast(kiln_interpolate(kiln_cast(x, KILN_F32), n, size, mode, align_corners), KILN_U8);
     return KILN_OP(interpolate, KILN_IN(x),
                    (&(const kiln_attrs){.nints = SIZE + n, .i = {mode, align_corners, size[0], n > 1 ? size[1] : 0}}));
 }
@@ -128,6 +132,7 @@ const kiln_op kiln_op_interpolate = {
     .dtypes = KILN_T_FLOATS,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = interpolate_infer,
     .compose = interpolate_compose,
     .cases = KILN_CASES{"x[2,3,5] | 0 0 8", "x[2,3,5] | 1 0 3", "x[2,3,4,4] | 1 1 8 8", "x[1,2,5,5] | 2 0 3 8", NULL},

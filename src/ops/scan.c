@@ -1,5 +1,6 @@
 /* Running sums, products and linear recurrences along a dim. */
 #include "ops/helpers.h"
+#include "ops/widen.h"
 
 extern const kiln_op kiln_op_linear_recurrence;
 
@@ -147,7 +148,9 @@ static bool grad_cumprod(kiln_grad_call *g)
 {
     if (!g->need[0] || !g->gout[0])
         return true;
-    kiln_tensor *x = g->in[0], *y = g->out[0], *gy = g->gout[0];
+    kiln_tensor *x = kiln_widen(g->in[0]), *y = kiln_widen(g->out[0]), *gy = kiln_widen(g->gout[0]);
+    if (!x || !y || !gy)
+        return false;
     int dim = (int)g->attrs->i[0];
     if (x->ndim == 0)
         return (g->gin[0] = gy) != NULL;

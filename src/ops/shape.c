@@ -2,6 +2,7 @@
 #include "ops/helpers.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "ops/widen.h"
 
 extern const kiln_op kiln_op_iota;                      /* ops/create.c */
 extern const kiln_op kiln_op_constant_pad, kiln_op_pad; /* ops/pad.c */
@@ -136,7 +137,7 @@ kiln_tensor *kiln_cat(int n, kiln_tensor *const *tensors, int dim)
     bool any = false;
     for (int i = 0; i < n; i++) {
         if (!tensors[i])
-            return NULL;
+            return kiln_fail_null("cat", i + 1);
         dtype = kiln_dtype_promote(dtype, (kiln_dtype)tensors[i]->dtype);
         any |= !is_skipped(tensors[i]);
     }
@@ -194,6 +195,7 @@ const kiln_op kiln_op_stack = {
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = KILN_MAX_INPUTS,
+    .keeps_half = true,
     .infer = infer_stack,
     .compose = compose_stack,
     .cases = KILN_CASES{"x[] x[] | 0", "x[3] x[3] | 0", "x[3] x[3] | 1", "x[2,3] x[2,3] x[2,3] | -1",
@@ -208,7 +210,7 @@ kiln_tensor *kiln_stack(int n, kiln_tensor *const *tensors, int dim)
     kiln_dtype dtype = KILN_BOOL;
     for (int i = 0; i < n; i++) {
         if (!tensors[i])
-            return NULL;
+            return kiln_fail_null("stack", i + 1);
         dtype = kiln_dtype_promote(dtype, (kiln_dtype)tensors[i]->dtype);
     }
     for (int i = 0; i < n; i += KILN_MAX_INPUTS) {
@@ -224,12 +226,20 @@ kiln_tensor *kiln_stack(int n, kiln_tensor *const *tensors, int dim)
     return done;
 }
 
+/* Not all parts could be made: none stays. */
+static int give_up(kiln_tensor **parts, int64_t made)
+{
+    for (int64_t i = 0; i < made; i++) {
+        kiln_release(parts[i]);
+        parts[i] = NULL;
+    }
+    return -1;
+}
+
 /* Slices of `size` along dim; how many, or -1. */
 static int cut(kiln_tensor *x, const char *op, int64_t size, int dim, kiln_tensor **parts, int max_parts)
 {
-    int64_t length = x->shape[dim], count = size ? (length + size - 1) / size : 1;
-    if (length == 0)
-        count = 1;
+    int64_t length = x->shape[dim], count = length ? (length - 1) / size + 1 : 1;
     if (count > max_parts) {
         kiln_fail(KILN_E_ARGUMENT, op, "dim %d of %s gives %lld parts of %lld; there is room for %d", dim,
                   kiln_shape_of(x), (long long)count, (long long)size, max_parts);
@@ -238,23 +248,31 @@ static int cut(kiln_tensor *x, const char *op, int64_t size, int dim, kiln_tenso
     for (int64_t i = 0; i < count; i++) {
         parts[i] = kiln_slice(x, dim, i * size, i + 1 == count ? length : (i + 1) * size, 1);
         if (!parts[i])
-            return -1;
+            return give_up(parts, i);
     }
     return (int)count;
 }
 
-/* True, with dim wrapped, when x can be cut along it. */
-static bool can_cut(const kiln_tensor *x, const char *op, int *dim)
+/* True, with dim wrapped, when x can be cut along it. The parts are NULL from here on. */
+static bool can_cut(const kiln_tensor *x, const char *op, int *dim, kiln_tensor **parts, int max_parts)
 {
-    *dim += *dim < 0 ? x->ndim : 0;
-    if (*dim >= 0 && *dim < x->ndim)
-        return true;
-    return kiln_fail(KILN_E_ARGUMENT, op, "dim %d is not in %s", *dim, kiln_shape_of(x));
+    for (int i = 0; parts && i < max_parts; i++)
+        parts[i] = NULL;
+    if (!x)
+        return kiln_fail_null(op, 1);
+    if (!parts || max_parts < 1)
+        return kiln_fail(KILN_E_ARGUMENT, op, "there is no room for the parts: %d at %s", max_parts,
+                         parts ? "most" : "NULL");
+    int wrapped = *dim < 0 ? *dim + x->ndim : *dim;
+    if (wrapped < 0 || wrapped >= x->ndim)
+        return kiln_fail(KILN_E_ARGUMENT, op, "dim %d is not in %s", *dim, kiln_shape_of(x));
+    *dim = wrapped;
+    return true;
 }
 
 int kiln_split(kiln_tensor *x, int64_t size, int dim, kiln_tensor **parts, int max_parts)
 {
-    if (!x || !can_cut(x, "split", &dim))
+    if (!can_cut(x, "split", &dim, parts, max_parts))
         return -1;
     if (size < 0 || (size == 0 && x->shape[dim] > 0)) {
         kiln_fail(KILN_E_ARGUMENT, "split", "parts of %lld: dim %d of %s needs at least 1", (long long)size, dim,
@@ -266,7 +284,7 @@ int kiln_split(kiln_tensor *x, int64_t size, int dim, kiln_tensor **parts, int m
 
 int kiln_chunk(kiln_tensor *x, int64_t chunks, int dim, kiln_tensor **parts, int max_parts)
 {
-    if (!x || !can_cut(x, "chunk", &dim))
+    if (!can_cut(x, "chunk", &dim, parts, max_parts))
         return -1;
     if (chunks < 1) {
         kiln_fail(KILN_E_ARGUMENT, "chunk", "%lld chunks: there must be at least 1", (long long)chunks);
@@ -281,7 +299,7 @@ int kiln_chunk(kiln_tensor *x, int64_t chunks, int dim, kiln_tensor **parts, int
     }
     for (int64_t i = 0; i < chunks; i++) /* an empty dim gives that many empty chunks */
         if (!(parts[i] = kiln_slice(x, dim, 0, 0, 1)))
-            return -1;
+            return give_up(parts, i);
     return (int)chunks;
 }
 
@@ -322,6 +340,7 @@ const kiln_op kiln_op_flip = {
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = infer_flip,
     .compose = compose_flip,
     .cases = KILN_CASES{"x[5] | 0", "x[2,3] | 0", "x[2,3] | -1", "x[2,3] | 0 1", "x[2,3,4] | 0 2", "x[2,3] |",
@@ -330,8 +349,8 @@ const kiln_op kiln_op_flip = {
 
 kiln_tensor *kiln_flip(kiln_tensor *x, int n, const int64_t *dims)
 {
-    if (n < 0 || n > KILN_MAX_DIMS)
-        return kiln_fail(KILN_E_ARGUMENT, "flip", "%d dims are given; a tensor has at most %d", n, KILN_MAX_DIMS);
+    if (!kiln_check_list("flip", n, dims, KILN_MAX_DIMS))
+        return NULL;
     kiln_attrs a = {.nints = n};
     for (int i = 0; i < n; i++)
         a.i[i] = dims[i];
@@ -342,7 +361,7 @@ static bool infer_roll(kiln_call *c)
 {
     const kiln_tensor *x = c->in[0];
     int64_t *shift = &c->attrs.i[0], *dim = &c->attrs.i[1], size;
-    if (*dim != KILN_FLAT && !kiln_check_dim(c, dim, x->ndim))
+    if (*dim != KILN_FLAT && (!kiln_check_ndim(c, 0, 1, KILN_MAX_DIMS) || !kiln_check_dim(c, dim, x->ndim)))
         return false;
     size = *dim == KILN_FLAT ? kiln_count(x->ndim, x->shape) : x->ndim ? x->shape[*dim] : 1;
     *shift = size ? (*shift % size + size) % size : 0;
@@ -373,10 +392,11 @@ const kiln_op kiln_op_roll = {
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = infer_roll,
     .compose = compose_roll,
     .cases = KILN_CASES{"x[5] | 2 0", "x[5] | -1 0", "x[2,3] | 7 1", "x[2,3] | 1 -2", "x[2,3] | 2 -2147483648",
-                        "x[4] | 4 0", "x[] | 1 0", "x[0,3] | 1 0", "x[40,33] | 13 0", NULL},
+                        "x[4] | 4 0", "x[] | 1 -2147483648", "x[0,3] | 1 0", "x[40,33] | 13 0", NULL},
 };
 
 kiln_tensor *kiln_roll(kiln_tensor *x, int64_t shift, int dim)
@@ -409,9 +429,12 @@ static bool compose_repeat(kiln_call *c, kiln_tensor **out)
     int n = c->attrs.nints;
     int64_t shape[KILN_MAX_DIMS] = {0};
     kiln_tensor *x = c->in[0];
-    for (int d = 0; d < n; d++)
+    int repeated = 0;
+    for (int d = 0; d < n; d++) {
         shape[d] = d < n - x->ndim ? 1 : x->shape[d - (n - x->ndim)];
-    x = kiln_reshape(x, n, shape);
+        repeated += c->attrs.i[d] != 1;
+    }
+    x = kiln_reshape(repeated > 1 ? kiln_widen(x) : x, n, shape); /* gradients are summed dim by dim */
     for (int d = n; x && d-- > 0;) {
         int64_t times = c->attrs.i[d], before = kiln_count(d, shape), rest = kiln_count(n - d, shape + d);
         if (times == 1)
@@ -421,7 +444,8 @@ static bool compose_repeat(kiln_call *c, kiln_tensor **out)
         x = kiln_expand(x, 3, (const int64_t[]){before, times, rest});
         x = kiln_reshape(x, n, shape);
     }
-    return (out[0] = kiln_contiguous(x)) != NULL;
+    x = x && x->dtype == c->out[0].dtype ? kiln_clone(x) : kiln_cast(x, c->out[0].dtype);
+    return (out[0] = x) != NULL; /* a copy, also where nothing is repeated */
 }
 
 const kiln_op kiln_op_repeat = {
@@ -431,6 +455,7 @@ const kiln_op kiln_op_repeat = {
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = infer_repeat,
     .compose = compose_repeat,
     .cases = KILN_CASES{"x[3] | 2", "x[2,3] | 2 2", "x[2,3] | 1 3", "x[2,3] | 2 1 1", "x[3] | 2 3", "x[] | 2", "x[] |",
@@ -439,9 +464,8 @@ const kiln_op kiln_op_repeat = {
 
 kiln_tensor *kiln_repeat(kiln_tensor *x, int n, const int64_t *times)
 {
-    if (n < 0 || n > KILN_MAX_DIMS)
-        return kiln_fail(KILN_E_ARGUMENT, "repeat", "%d repeats are given; a tensor has at most %d dims", n,
-                         KILN_MAX_DIMS);
+    if (!kiln_check_list("repeat", n, times, KILN_MAX_DIMS))
+        return NULL;
     kiln_attrs a = {.nints = n};
     for (int i = 0; i < n; i++)
         a.i[i] = times[i];
@@ -461,6 +485,8 @@ static bool compose_triangle(kiln_call *c, kiln_tensor **out, bool upper)
     kiln_tensor *x = c->in[0];
     int64_t rows = x->shape[x->ndim - 2], columns = x->shape[x->ndim - 1], diagonal = c->attrs.i[0];
     int64_t far = rows > columns ? rows : columns;
+    if (kiln_count(x->ndim, x->shape) == 0) /* one side may be longer than any memory */
+        return (out[0] = kiln_clone(x)) != NULL;
     diagonal = diagonal < -far ? -far : diagonal > far ? far : diagonal; /* beyond that nothing changes */
     kiln_tensor *row = kiln_unsqueeze(count_like(x, rows, (double)diagonal, 1), 1),
                 *column = count_like(x, columns, 0, 1);
@@ -493,6 +519,7 @@ const kiln_op kiln_op_tril = {
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = infer_triangle,
     .compose = compose_tril,
     .cases = TRIANGLE_CASES,
@@ -505,6 +532,7 @@ const kiln_op kiln_op_triu = {
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = infer_triangle,
     .compose = compose_triu,
     .cases = TRIANGLE_CASES,

@@ -113,8 +113,22 @@ const kiln_op kiln_op_topk = {
                         "d[2,100] | 70 1 0", NULL},
 };
 
+/* Of two values there is hardly an order: PyTorch refuses, too. */
+static bool is_bool(const char *op, const kiln_tensor *x)
+{
+    if (!x || x->dtype != KILN_BOOL)
+        return false;
+    kiln_fail(KILN_E_DTYPE, op, "x %s is bool, which it does not take", kiln_shape_of(x));
+    kiln_hint("convert it with kiln_cast");
+    return true;
+}
+
 kiln_tensor *kiln_topk(kiln_tensor *x, int64_t k, int dim, bool largest, kiln_tensor **indices)
 {
+    if (indices)
+        *indices = NULL;
+    if (is_bool("topk", x))
+        return NULL;
     return call_two(&kiln_op_topk, x, KILN_I(k, dim, largest), indices);
 }
 
@@ -184,6 +198,8 @@ const kiln_op kiln_op_argmin = {
 /* KILN_FLAT: of all elements, as one row. */
 static kiln_tensor *arg_call(const kiln_op *op, kiln_tensor *x, int dim, bool keepdim)
 {
+    if (is_bool(op->name, x))
+        return NULL;
     if (dim != KILN_FLAT || !x)
         return kiln_op_one(op, KILN_IN(x), KILN_I(dim, keepdim));
     const int64_t all = -1, ones[KILN_MAX_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -244,6 +260,7 @@ const kiln_op kiln_op_max = {
     .min_in = 1,
     .max_in = 1,
     .nout = 2,
+    .keeps_half = true,
     .infer = infer_extreme,
     .compose = compose_max,
     .cases = EXTREME_CASES,
@@ -257,6 +274,7 @@ const kiln_op kiln_op_min = {
     .min_in = 1,
     .max_in = 1,
     .nout = 2,
+    .keeps_half = true,
     .infer = infer_extreme,
     .compose = compose_min,
     .cases = EXTREME_CASES,

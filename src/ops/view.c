@@ -96,12 +96,15 @@ static bool infer_view(kiln_call *c)
     return kiln_hint("reshape copies where it must");
 }
 
-static void list_attrs(kiln_attrs *a, int n, const int64_t *list)
+static bool list_attrs(const char *op, kiln_attrs *a, int n, const int64_t *list)
 {
+    if (!kiln_check_list(op, n, list, KILN_MAX_DIMS))
+        return false;
     a->nfloats = 0;
-    a->nints = n < 0 ? 0 : n > KILN_MAX_INTS ? KILN_MAX_INTS : n;
-    for (int d = 0; d < a->nints; d++)
+    a->nints = n;
+    for (int d = 0; d < n; d++)
         a->i[d] = list[d];
+    return true;
 }
 
 const kiln_op kiln_op_view = {
@@ -141,6 +144,7 @@ const kiln_op kiln_op_reshape = {
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = infer_reshape,
     .compose = compose_reshape,
     .cases = KILN_CASES{"x[2,3] | 6", "x[2,3] | 3 2", "x[2,3,4] | -1 4", "x[2,3,4] | 4 -1 2", "x[] | 1", "x[1,1] |",
@@ -150,10 +154,12 @@ const kiln_op kiln_op_reshape = {
 kiln_tensor *kiln_reshape(kiln_tensor *x, int n, const int64_t *shape)
 {
     int64_t sizes[KILN_MAX_DIMS], stride[KILN_MAX_DIMS];
-    if (!x || !resolve_shape(x, "reshape", n, shape, sizes))
-        return NULL;
     kiln_attrs a;
-    list_attrs(&a, n, sizes);
+    if (!x)
+        return kiln_fail_null("reshape", 1);
+    if (!list_attrs("reshape", &a, n, shape) || !resolve_shape(x, "reshape", n, shape, sizes))
+        return NULL;
+    memcpy(a.i, sizes, (size_t)n * sizeof *sizes);
     if (!kiln_view_strides(x, n, sizes, stride))
         x = kiln_contiguous(x);
     return KILN_OP(view, KILN_IN(x), &a);
@@ -192,6 +198,7 @@ const kiln_op kiln_op_flatten = {
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = 1,
+    .keeps_half = true,
     .infer = infer_flatten,
     .compose = compose_flatten,
     .cases = KILN_CASES{"x[2,3,4] | 0 -1", "x[2,3,4] | 1 2", "x[2,3,4,5] | 1 2", "x[2,3,4] | 1 1", "x[] | 0 -1",
@@ -251,8 +258,7 @@ const kiln_op kiln_op_permute = {
 kiln_tensor *kiln_permute(kiln_tensor *x, int n, const int64_t *dims)
 {
     kiln_attrs a;
-    list_attrs(&a, n, dims);
-    return KILN_OP(permute, KILN_IN(x), &a);
+    return list_attrs("permute", &a, n, dims) ? KILN_OP(permute, KILN_IN(x), &a) : NULL;
 }
 
 static bool infer_transpose(kiln_call *c)
@@ -432,8 +438,7 @@ const kiln_op kiln_op_expand = {
 kiln_tensor *kiln_expand(kiln_tensor *x, int n, const int64_t *shape)
 {
     kiln_attrs a;
-    list_attrs(&a, n, shape);
-    return KILN_OP(expand, KILN_IN(x), &a);
+    return list_attrs("expand", &a, n, shape) ? KILN_OP(expand, KILN_IN(x), &a) : NULL;
 }
 
 const kiln_op *const kiln_ops_view[] = {

@@ -111,18 +111,20 @@ static bool infer_unfold(kiln_call *c)
 {
     const kiln_tensor *x = c->in[0];
     int64_t *dim = &c->attrs.i[0], size = c->attrs.i[1], step = c->attrs.i[2];
-    if (!kiln_check_ndim(c, 0, 1, KILN_MAX_DIMS) || !kiln_view_check_room(c) || !kiln_check_dim(c, dim, x->ndim) ||
+    if (!kiln_view_check_room(c) || !kiln_check_dim(c, dim, x->ndim) ||
         !kiln_check_attr(c, step >= 1, "step %lld: it must be at least 1", (long long)step))
         return false;
-    int64_t length = x->shape[*dim];
+    int64_t length = x->ndim ? x->shape[*dim] : 1; /* a number without dims is one window */
     if (size < 0 || size > length)
         return kiln_fail(KILN_E_SHAPE, c->op->name, "windows of %lld do not fit into dim %lld of %s", (long long)size,
                          (long long)*dim, kiln_shape_of(x));
     kiln_desc *d = kiln_view_start(c);
-    d->shape[*dim] = (length - size) / step + 1;
-    if (d->shape[*dim] > 1)
-        d->stride[*dim] = step * x->stride[*dim];
-    kiln_view_insert(d, x->ndim, size, x->stride[*dim]);
+    if (x->ndim) {
+        d->shape[*dim] = (length - size) / step + 1;
+        if (d->shape[*dim] > 1)
+            d->stride[*dim] = step * x->stride[*dim];
+    }
+    kiln_view_insert(d, x->ndim, size, x->ndim ? x->stride[*dim] : 1);
     return true;
 }
 
@@ -132,7 +134,8 @@ const kiln_op kiln_op_unfold = {
     .infer = infer_unfold,
     .grad = grad_of_dense_view,
     .cases = KILN_CASES{"x[7] | 0 3 1", "x[7] | 0 3 2", "x[7] | 0 2 5", "x[3,6] | 1 2 2", "x[3,6] | 0 2 1",
-                        "x[2,5,3] | -2 5 1", "x[4] | 0 0 1", "x[0,4] | 1 2 1", "x[8,40] | 1 9 3", NULL},
+                        "x[2,5,3] | -2 5 1", "x[4] | 0 0 1", "x[] | 0 1 3", "x[] | -1 0 1", "x[0,4] | 1 2 1",
+                        "x[8,40] | 1 9 3", NULL},
 };
 
 kiln_tensor *kiln_unfold(kiln_tensor *x, int dim, int64_t size, int64_t step)
@@ -237,7 +240,7 @@ const kiln_op kiln_op_as_strided = {
 kiln_tensor *kiln_as_strided(kiln_tensor *x, int ndim, const int64_t *shape, const int64_t *stride, int64_t offset)
 {
     if (!x)
-        return NULL;
+        return kiln_fail_null("as_strided", 1);
     if (ndim < 0 || ndim > KILN_MAX_DIMS)
         return kiln_fail(KILN_E_SHAPE, "as_strided", "%d sizes are given; a tensor has at most %d dims", ndim,
                          KILN_MAX_DIMS);

@@ -106,13 +106,11 @@ bool kiln_tensor_fail_released(const char *who)
                      "when it is no longer needed");
 }
 
-bool kiln_tensor_given(const kiln_tensor *t, const char *who)
+bool kiln_tensor_given(const kiln_tensor *t, const char *who, int operand)
 {
-    if (t)
-        return kiln_tensor_usable(t, who);
-    if (kiln_ok()) /* otherwise the error that made it NULL is kept already */
-        kiln_fail(KILN_E_ARGUMENT, who, "the tensor is NULL");
-    return false;
+    if (!t)
+        return kiln_fail_null(who, operand);
+    return kiln_tensor_usable(t, who);
 }
 
 kiln_tensor_extra *kiln_tensor_extras(kiln_tensor *t)
@@ -205,7 +203,7 @@ bool kiln_is_contiguous(const kiln_tensor *t)
 
 kiln_tensor *kiln_set_name(kiln_tensor *t, const char *name)
 {
-    kiln_tensor_extra *e = kiln_tensor_given(t, "set_name") ? kiln_tensor_extras(t) : NULL;
+    kiln_tensor_extra *e = kiln_tensor_given(t, "set_name", 1) ? kiln_tensor_extras(t) : NULL;
     if (!e)
         return NULL;
     snprintf(e->name, sizeof e->name, "%s", name ? name : "");

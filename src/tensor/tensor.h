@@ -119,8 +119,8 @@ static inline bool kiln_tensor_usable(const kiln_tensor *t, const char *who)
     return t->alive || kiln_tensor_fail_released(who);
 }
 
-/* The same for a call that NULL is an error for, too. */
-bool kiln_tensor_given(const kiln_tensor *t, const char *who);
+/* The same for a call that NULL is an error for, too; 1 is its first operand. */
+bool kiln_tensor_given(const kiln_tensor *t, const char *who, int operand);
 
 /* Gives up what the caller owns, a handle that no user has seen: it can be used again at once. */
 void kiln_tensor_drop(kiln_tensor *t);

@@ -284,7 +284,7 @@ static bool check_assign(kiln_trace *tr, kiln_tensor *destination, const kiln_te
 
 bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
 {
-    bool given = kiln_tensor_given(destination, "assign") && kiln_tensor_given(source, "assign");
+    bool given = kiln_tensor_given(destination, "assign", 1) && kiln_tensor_given(source, "assign", 2);
     kiln_trace *tr = given ? kiln_trace_current() : NULL;
     if (!tr || !kiln_trace_settle(destination) || !check_assign(tr, destination, source))
         return false;
@@ -345,7 +345,7 @@ static kiln_tensor *move(kiln_trace *tr, kiln_tensor *t, kiln_device device)
 
 kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device)
 {
-    if (!kiln_tensor_given(t, "to"))
+    if (!kiln_tensor_given(t, "to", 1))
         return NULL;
     if (t->device == device)
         return t;

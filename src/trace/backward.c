@@ -45,7 +45,7 @@ static bool is_graph(const kiln_tensor *t)
 
 kiln_tensor *kiln_requires_grad(kiln_tensor *t, bool wanted)
 {
-    if (!kiln_tensor_given(t, "requires_grad"))
+    if (!kiln_tensor_given(t, "requires_grad", 1))
         return NULL;
     if (wanted && !kiln_dtype_is_float((kiln_dtype)t->dtype))
         return kiln_fail(KILN_E_DTYPE, "requires_grad", "%s is %s; only floats have gradients",
@@ -90,7 +90,7 @@ void kiln_zero_grad_of(kiln_tensor *t)
 
 bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context)
 {
-    kiln_tensor_extra *e = kiln_tensor_given(t, "set_grad_hook") ? kiln_tensor_extras(t) : NULL;
+    kiln_tensor_extra *e = kiln_tensor_given(t, "set_grad_hook", 1) ? kiln_tensor_extras(t) : NULL;
     if (!e)
         return false;
     atomic_fetch_add(&kiln_hooks, (hook != NULL) - (e->hook != NULL));
@@ -420,7 +420,7 @@ static void end_walk(walk *w)
 
 static bool backward(kiln_tensor *output, kiln_tensor *grad, bool retain)
 {
-    bool given = kiln_tensor_given(output, "backward") && (!grad || kiln_tensor_usable(grad, "backward"));
+    bool given = kiln_tensor_given(output, "backward", 1) && (!grad || kiln_tensor_usable(grad, "backward"));
     kiln_trace *tr = given ? kiln_trace_current() : NULL;
     if (!tr)
         return false;
@@ -436,7 +436,7 @@ static bool backward(kiln_tensor *output, kiln_tensor *grad, bool retain)
 
 static bool has_one_element(const kiln_tensor *loss)
 {
-    if (!kiln_tensor_given(loss, "backward"))
+    if (!kiln_tensor_given(loss, "backward", 1))
         return false;
     if (kiln_numel(loss) == 1)
         return true;
@@ -475,13 +475,21 @@ static bool mark_wanted(kiln_trace *tr, kiln_tensor *const *inputs, int n, bool 
 
 bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const *inputs, int n, kiln_tensor **grads)
 {
-    bool given = kiln_tensor_given(output, "grad") && (!grad_output || kiln_tensor_usable(grad_output, "grad"));
-    kiln_trace *tr = given && inputs && grads ? kiln_trace_current() : NULL;
+    for (int i = 0; grads && i < n; i++)
+        grads[i] = NULL;
+    if (!kiln_tensor_given(output, "grad", 1) || (grad_output && !kiln_tensor_usable(grad_output, "grad")))
+        return false;
+    if (n < 0 || (n && (!inputs || !grads)))
+        return kiln_fail(KILN_E_ARGUMENT, "grad", "%d inputs, or a list of them that is NULL", n);
+    kiln_trace *tr = kiln_trace_current();
     if (!tr)
         return false;
-    for (int i = 0; i < n; i++)
-        if (!inputs[i] || !kiln_needs_grad(inputs[i]))
+    for (int i = 0; i < n; i++) {
+        if (!inputs[i])
+            return kiln_fail(KILN_E_ARGUMENT, "grad", "input %d is NULL", i + 1);
+        if (!kiln_needs_grad(inputs[i]))
             return kiln_fail(KILN_E_GRADIENT, "grad", "input %d does not need a gradient", i + 1);
+    }
     walk w = {.tr = tr};
     tr->walks++;
     bool ok = mark_wanted(tr, inputs, n, true) && seed(&w, output, grad_output, "grad");
@@ -491,13 +499,15 @@ bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const
         ok = grads[i] != NULL;
     }
     mark_wanted(tr, inputs, n, false);
+    for (int i = 0; !ok && i < n; i++) /* all of them or none */
+        grads[i] = NULL;
     end_walk(&w);
     return ok;
 }
 
 kiln_tensor *kiln_detach(kiln_tensor *t)
 {
-    if (!kiln_tensor_given(t, "detach"))
+    if (!kiln_tensor_given(t, "detach", 1))
         return NULL;
     kiln_tensor *window = NULL;
     kiln_no_grad

@@ -77,11 +77,11 @@ static bool is_half(const kiln_tensor *t)
     return t && (t->dtype == KILN_F16 || t->dtype == KILN_BF16);
 }
 
-/* A kernel that knows f32 only serves the 16-bit types by converting around it. */
+/* Half precision is for storage. Kernels that know f32 only, and compositions, serve the 16-bit types by converting
+ * around them, so that there is one rounding at the end. */
 static bool call_through_f32(kiln_call *c, kiln_tensor **out)
 {
     kiln_tensor *in[KILN_MAX_INPUTS];
-    kiln_dtype half = (kiln_dtype)c->in[0]->dtype;
     for (int i = 0; i < c->nin; i++) {
         in[i] = is_half(c->in[i]) ? kiln_cast(c->in[i], KILN_F32) : c->in[i];
         if (c->in[i] && !in[i])
@@ -90,9 +90,22 @@ static bool call_through_f32(kiln_call *c, kiln_tensor **out)
     if (!kiln_op_call(c->op, in, c->nin, &c->attrs, out))
         return false;
     for (int j = 0; j < c->nout; j++)
-        if (out[j]->dtype == KILN_F32 && !(out[j] = kiln_cast(out[j], half)))
+        if (out[j]->dtype == KILN_F32 && !(out[j] = kiln_cast(out[j], c->out[j].dtype)))
             return false;
     return true;
+}
+
+/* Whether a composition is to run in f32. Its shape rule has said what its results are. */
+static bool is_widened(const kiln_call *c, kiln_device device)
+{
+    const kiln_op *op = c->op;
+    kiln_dtype half = KILN_DTYPES;
+    for (int i = 0; i < c->nin; i++)
+        if (is_half(c->in[i]))
+            half = (kiln_dtype)c->in[i]->dtype;
+    if (half == KILN_DTYPES || !op->infer)
+        return false;
+    return !op->keeps_half || (op->heart && !kiln_device_supports(device, op->heart, half));
 }
 
 static bool record(kiln_call *c, kiln_device device, kiln_tensor **out)
@@ -142,14 +155,14 @@ static bool call_on(const kiln_op *op, kiln_tensor *const *in, int nin, const ki
     if (op->infer && (!op->infer(&c) || !check_outputs(&c)))
         return false;
     if (op->cls == KILN_CLASS_COMPOSITE)
-        return compose(&c, out);
+        return is_widened(&c, device) ? call_through_f32(&c, out) : compose(&c, out);
     if (op->cls != KILN_CLASS_VIEW && op->cls != KILN_CLASS_POINTWISE) {
         kiln_dtype dtype = nin && in[0] ? (kiln_dtype)in[0]->dtype : c.out[0].dtype;
         if (!kiln_device_supports(device, op, dtype)) {
+            if (nin && is_half(in[0]))
+                return call_through_f32(&c, out);
             if (op->compose)
                 return compose(&c, out);
-            if (nin && is_half(in[0]) && kiln_device_supports(device, op, KILN_F32))
-                return call_through_f32(&c, out);
             return kiln_fail(KILN_E_UNSUPPORTED, op->name, "%s has no kernel for %s in %s", kiln_device_name(device),
                              op->name, kiln_dtype_name(dtype));
         }
@@ -184,11 +197,9 @@ bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln
     if (nin < op->min_in || nin > KILN_MAX_INPUTS || (op->max_in >= op->min_in && nin > op->max_in && op->max_in > 0))
         return kiln_fail(KILN_E_ARGUMENT, op->name, "%d operands were given", nin);
     for (int i = 0; i < nin; i++) {
-        if (in[i] ? kiln_tensor_usable(in[i], op->name) : i >= op->min_in && op->max_in >= 0)
-            continue;
-        if (kiln_ok()) /* the error that made it NULL is kept already; without one, NULL itself is the mistake */
-            kiln_fail(KILN_E_ARGUMENT, op->name, "operand %d is NULL", i + 1);
-        return false;
+        bool optional = i >= op->min_in && op->max_in >= 0;
+        if (!(in[i] && in[i]->alive) && !(!in[i] && optional))
+            return kiln_tensor_given(in[i], op->name, i + 1);
     }
     return call(op, in, nin, attrs, KILN_NO_DEVICE, out);
 }

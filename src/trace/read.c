@@ -82,7 +82,7 @@ bool kiln_trace_copy_out(kiln_storage *s, void *to, kiln_address from, size_t by
 
 bool kiln_read(kiln_tensor *t, void *out, size_t bytes)
 {
-    if (!kiln_tensor_given(t, "read"))
+    if (!kiln_tensor_given(t, "read", 1))
         return false;
     size_t size = kiln_dtype_size((kiln_dtype)t->dtype), want = (size_t)kiln_numel(t) * size;
     if (!out || bytes != want)
@@ -99,7 +99,7 @@ bool kiln_read(kiln_tensor *t, void *out, size_t bytes)
 
 bool kiln_write(kiln_tensor *t, const void *data, size_t bytes)
 {
-    if (!kiln_tensor_given(t, "write"))
+    if (!kiln_tensor_given(t, "write", 1))
         return false;
     size_t size = kiln_dtype_size((kiln_dtype)t->dtype), want = (size_t)kiln_numel(t) * size;
     if (!data || bytes != want)
@@ -126,7 +126,7 @@ static bool read_one(kiln_tensor *t, double *f, int64_t *i)
         int32_t i32;
         uint8_t u8;
     } raw;
-    if (!kiln_tensor_given(t, "item"))
+    if (!kiln_tensor_given(t, "item", 1))
         return false;
     if (kiln_numel(t) != 1)
         return kiln_fail(KILN_E_SHAPE, "item", "the tensor has shape %s, but one element is needed",

@@ -677,11 +677,139 @@ def recurrences():
     return f
 
 
+def numbers(dtype, *shape, low=-3, high=9):
+    return torch.randint(0 if dtype == torch.uint8 else low, high, shape).to(dtype)
+
+
+def integers():
+    """What PyTorch computes with integers on the CPU."""
+    f = File("integers")
+    for d in (torch.int64, torch.int32, torch.uint8):
+        for a, b in [((2, 3), (3, 4)), ((3,), (3,)), ((2, 2, 3), (3, 2)), ((3,), (2, 3, 2)), ((2, 0), (0, 3)),
+                     ((2, 1, 2, 3), (3, 3, 2))]:
+            f.case("matmul", torch.matmul, numbers(d, *a, high=200), numbers(d, *b, high=200))
+        f.case("dot", torch.dot, numbers(d, 5), numbers(d, 5))
+        f.case("linear", F.linear, numbers(d, 2, 3), numbers(d, 4, 3), numbers(d, 4))
+        f.case("linear", F.linear, numbers(d, 2, 2, 3), numbers(d, 4, 3), None)
+        for s, p, dl, g in [(1, 0, 1, 1), (2, 1, 2 if d == torch.int64 else 1, 2)]:
+            f.case("conv1d", lambda x, w, b: F.conv1d(x, w, b, s, p, dl, g), numbers(d, 2, 4, 7),
+                   numbers(d, 6, 4 // g, 3), numbers(d, 6), ints=(s, p, dl, g))
+            f.case("conv2d", lambda x, w, b: F.conv2d(x, w, b, (s, 1), (0, p), (dl, 1), g), numbers(d, 2, 4, 6, 5),
+                   numbers(d, 6, 4 // g, 2, 3), numbers(d, 6), ints=(s, 1, 0, p, dl, 1, g))
+        for k, s, p, dl, ceil in [(2, 2, 0, 1, 0), (3, 2, 1, 1, 1), (3, 1, 1, 2, 0)]:
+            f.case("max_pool1d", lambda x: F.max_pool1d(x, k, s, p, dl, bool(ceil), return_indices=True)[0],
+                   numbers(d, 2, 3, 8), ints=(k, s, p, dl, ceil))
+            f.case("max_pool2d", lambda x: F.max_pool2d(x, (k, 2), (s, 1), (p, 1), (dl, 1), bool(ceil)),
+                   numbers(d, 2, 2, 8, 5), ints=(k, 2, s, 1, p, 1, dl, 1, ceil))
+        for name, low, high in [("hardtanh", 0, 5), ("clamp", 1, 6), ("clamp", 0.5, 2.5), ("hardtanh", 0.7, 2.5)]:
+            call = F.hardtanh if name == "hardtanh" else torch.clamp
+            f.case(name, lambda x: call(x, low, high), numbers(d, 6), floats=(low, high))
+        f.case("any", lambda x: x.any(1), numbers(d, 2, 3, high=2), ints=(0, 1))
+        f.case("all", lambda x: x.all(1), numbers(d, 2, 3), ints=(0, 1))
+        f.case("l1_loss", lambda x, y: F.l1_loss(x, y, reduction="sum"), numbers(d, 5), numbers(d, 5), ints=(1,))
+        f.case("l1_loss", lambda x, y: F.l1_loss(x, y, reduction="none"), numbers(d, 2, 3), numbers(d, 2, 3), ints=(2,))
+        f.case("addcmul", lambda x, y, z: torch.addcmul(x, y, z, value=2), numbers(d, 4), numbers(d, 4), numbers(d, 4),
+               floats=(2,))
+        for text in ("ij,jk->ik", "ij->i", "ii", "ij->ji", "i,j->ij", "i,j->i"):
+            inputs = [numbers(d, *(3 for _ in term)) for term in text.split("->")[0].split(",")]
+            f.case("einsum", lambda *x: torch.einsum(text, *x), *inputs, text=text)
+        if d == torch.int64:
+            f.case("avg_pool1d", lambda x: F.avg_pool1d(x, 3, 2, 1, True, False), numbers(torch.int64, 2, 3, 8),
+                   ints=(3, 2, 1, 1, 0))
+            f.case("conv_transpose1d", lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1, 2, 2), numbers(d, 2, 4, 4),
+                   numbers(d, 4, 3, 3), numbers(d, 6), ints=(2, 1, 1, 2, 2))
+            f.case("conv_transpose2d", lambda x, w, _: F.conv_transpose2d(x, w, None, (2, 1), (1, 0)),
+                   numbers(d, 1, 2, 3, 3), numbers(d, 2, 3, 2, 3), None, ints=(2, 1, 1, 0, 0, 0, 1, 1, 1))
+    for include in (False, True):
+        f.case("avg_pool2d", lambda x: F.avg_pool2d(x, (3, 2), 2, 1, True, include), numbers(torch.int64, 2, 2, 7, 6),
+               ints=(3, 2, 2, 2, 1, 1, 1, not include))
+    pixels = numbers(torch.uint8, 1, 2, 3, 4, high=256)
+    f.case("interpolate2d", lambda x: F.interpolate(x, (5, 3)), pixels, ints=(5, 3, 0, 0))
+    flags = torch.tensor([True, False, False])
+    for name in ("sign", "square"):
+        f.case(name, getattr(torch, name), flags)
+    f.case("index_add", lambda x, i, s: x.index_add(0, i, s), flags, torch.tensor([1, 1]), flags[:2], ints=(0,))
+    f.case("scatter_add", lambda x, i, s: x.scatter_add(0, i, s), flags, torch.tensor([1, 1]), flags[:2], ints=(0,))
+    f.case("embedding", lambda w, i: F.embedding(i, w), flags.view(3, 1), torch.tensor([2, 0]), ints=(-1,))
+    f.case("einsum", lambda x: torch.einsum("i->", x), flags, text="i->")
+    return f
+
+
+def corners():
+    """Numbers without dims, empty tensors, bounds that are no numbers, the ends of functions."""
+    f = File("corners")
+    one, zero = torch.tensor([0]), torch.tensor(0)
+    for x in (torch.tensor(3.0), t64(3, 4)):
+        for i in (one, zero):
+            f.case("gather", lambda u, k: torch.gather(u, 0, k), x, i, ints=(0,))
+            f.case("index_select", lambda u, k: torch.index_select(u, 0, k), x, i, ints=(0,))
+            for s in (torch.tensor(5, dtype=x.dtype), torch.tensor([5], dtype=x.dtype)):
+                alike = x.dim() == i.dim() == s.dim()  # PyTorch has no gradient of the others
+                f.case("scatter", lambda u, k, v: torch.scatter(u, 0, k, v), x, i, s, ints=(0,), grad=alike)
+                f.case("scatter_add", lambda u, k, v: torch.scatter_add(u, 0, k, v), x, i, s, ints=(0,), grad=alike)
+                if s.dim() == x.dim():
+                    f.case("index_add", lambda u, k, v: torch.index_add(u, 0, k, v), x, i, s, ints=(0,))
+    for size in (0, 1):
+        f.case("unfold", lambda u: u.unfold(0, size, 3), torch.tensor(3.0), ints=(0, size, 3))
+    f.case("roll", lambda u: torch.roll(u, 1), torch.tensor(3.0), ints=(1, -2**31), grad=False)
+    f.case("eye", lambda: torch.eye(0, 2**31), ints=(0, 2**31, 6))
+    for shape in ((0,), (0, 3), (2, 0), (2, 3, 0)):
+        channels = shape[1] if len(shape) > 1 else 0
+        for training in (True, False):
+            f.case("batch_norm", lambda x, m, v, *_: (F.batch_norm(x, m, v, training=training), m, v), torch.zeros(shape),
+                   torch.zeros(channels), torch.ones(channels), None, None, ints=(training,), floats=(0.1, 1e-5),
+                   grad=False)
+    for size in (0, 2):
+        f.case("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, (size, 3)), rand(2, 2, 4, 5), ints=(size, 3),
+               grad=size > 0)
+        f.case("adaptive_max_pool1d", lambda x: F.adaptive_max_pool1d(x, size), rand(2, 2, 5), ints=(size,),
+               grad=size > 0)
+    f.case("repeat", lambda x: x.repeat(1, 1), rand(2, 3), ints=(1, 1))
+    for pad, mode in [((-1, 2), "reflect"), ((-2, 2), "reflect"), ((2, -3), "reflect"), ((-4, 5), "replicate"),
+                      ((2, -4), "replicate"), ((-1, -2), "replicate"), ((-1, 2), "circular"), ((3, -1), "circular")]:
+        f.case("pad", lambda x: F.pad(x, pad, mode), rand(2, 4), floats=(0,),
+               ints=(("constant", "reflect", "replicate", "circular").index(mode), *pad))
+    for low, high in ((NAN, 1), (-1, NAN), (NAN, NAN), (2, 1)):
+        f.case("clamp", lambda x: x.clamp(low, high), t64(-2, 0, 2, NAN), floats=(low, high))
+        f.case("clamp", lambda x: x.clamp(low, high), torch.tensor([-2, 0, 2]), floats=(low, high))
+    f.case("hardtanh", lambda x: F.hardtanh(x, NAN, 1), t64(-2, 0, 2), floats=(NAN, 1), grad=False)
+    far = t64(-60, -40, -20, -6, -1, 0, 1)
+    for d in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        f.case("elu", lambda x: F.elu(x, 1.5), far.to(d), floats=(1.5,))
+        f.case("selu", F.selu, far.to(d))
+        f.case("celu", lambda x: F.celu(x, 1.5), far.to(torch.float64), floats=(1.5,))
+    f.case("hardswish", F.hardswish, t64(-3, 3, NAN, -4, 4, 0, 1, 2, 5, 6, 7, 8, 9, 10, 11, 12))
+    p, t = t64(0, 0, 1, 1, 0.5, 1e-30, 1 - 1e-12), t64(0, 1, 0, 1, 0.25, 0, 1)
+    for reduction in (0, 1, 2):
+        f.case("binary_cross_entropy",
+               lambda x, y, _: F.binary_cross_entropy(x, y, reduction=("mean", "sum", "none")[reduction]), p, t, None,
+               ints=(reduction,))
+    for x, y in ((torch.tensor([1, 2]), t64(1.5, 2.5)), (t64(1.5, 2.5), torch.tensor([1, 2]))):
+        f.case("l1_loss", F.l1_loss, x, y, ints=(0,))
+        f.case("mse_loss", F.mse_loss, x, y, ints=(0,), grad=False)
+    return f
+
+
+def casts():
+    """Floats that an integer type does not hold."""
+    f = File("casts")
+    dtypes = list(DTYPES)
+    values = t64(0.5, -0.5, -1, 1.9, -1.9, 127, 128, 255, 256, 257.9, -129, -300, 65504, 1e5, 2147483520, 2147483647,
+                 2147483647.5, 2147483648, -2147483648, -2147483648.9, -2147483649, 3e9, -3e9, 4294967297, 1e10, 9.2e18,
+                 9223372036854775807, -9223372036854775808, 1e19, -1e19, 1e30, -1e30, INF, -INF, NAN)
+    many = values.repeat(3)  # a vector of the processor, and more
+    for source in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        for target in (torch.bool, torch.uint8, torch.int32, torch.int64):
+            for x in (values, many):
+                f.case("cast", lambda u: u.to(target), x.to(source), ints=(dtypes.index(target),), grad=False)
+    return f
+
+
 def main():
     total, ops = 0, set()
     for make in (convolutions, pools, resizes, losses, norms, attentions, reductions, picking, shapes, products,
                  pointwise,
-                 promotion, creation, recurrences):
+                 promotion, creation, recurrences, integers, corners, casts):
         f = make()
         f.write()
         total += f.cases

@@ -12,12 +12,11 @@ static double tolerance(kiln_dtype dtype)
 {
     switch (dtype) {
     case KILN_F64: return 1e-12;
-    case KILN_F32: return 2e-6;
-    default: return 2 * number_epsilon(dtype); /* f16, bf16: computed in f32 and rounded once or twice */
+    default: return 2e-6; /* f16 and bf16 are computed in f32 */
     }
 }
 
-static bool close_enough(double got, double want, double size, kiln_dtype dtype, double loose)
+static bool close_enough(double got, double want, double size, kiln_dtype dtype, double loose, int roundings)
 {
     double rounded = number_round(want, dtype);
     if (isnan(want) || isnan(got))
@@ -27,17 +26,20 @@ static bool close_enough(double got, double want, double size, kiln_dtype dtype,
     if (!kiln_dtype_is_float(dtype) || isinf(got) || isinf(rounded))
         return false;
     size = isnan(size) ? fabs(want) : fmax(size, fabs(want));
-    double tiniest = dtype == KILN_F16 ? 0x1p-24 : dtype == KILN_F64 ? 1e-300 : 1e-38;
-    return fabs(got - want) <= tolerance(dtype) * loose * size + tiniest;
+    double most = tolerance(dtype) * loose * size + (dtype == KILN_F64 ? 1e-300 : 1e-38);
+    if (dtype == KILN_F16 || dtype == KILN_BF16) /* the last rounding is of the result, those before it of its terms */
+        most += number_rounding(fmax(fabs(want), fabs(got)), dtype) +
+                (roundings - 1) * number_rounding(fmax(size, fabs(want)), dtype);
+    return fabs(got - want) <= most;
 }
 
-bool compare_result(const ref_tensor *want, const void *bits, double loose, char why[200])
+bool compare_result(const ref_tensor *want, const void *bits, double loose, int roundings, char why[200])
 {
     double *got = calloc((size_t)want->count + 1, sizeof *got);
     number_load(got, want->dtype, bits, want->count);
     bool same = true;
     for (int64_t i = 0; same && i < want->count; i++) {
-        same = close_enough(got[i], want->data[i], want->size[i], want->dtype, loose > 0 ? loose : 1);
+        same = close_enough(got[i], want->data[i], want->size[i], want->dtype, loose > 0 ? loose : 1, roundings);
         if (!same)
             snprintf(why, 200, "element %lld of %lld is %.17g instead of %.17g", (long long)i, (long long)want->count,
                      got[i], want->data[i]);

@@ -110,6 +110,14 @@ double number_epsilon(kiln_dtype dtype)
     }
 }
 
+double number_rounding(double v, kiln_dtype dtype)
+{
+    double least = dtype == KILN_F16 ? 0x1p-14 : dtype == KILN_F64 ? 0x1p-1022 : 0x1p-126;
+    int e;
+    frexp(fmax(fabs(v), least), &e);
+    return ldexp(number_epsilon(dtype), e - 2);
+}
+
 number_rng number_seed(const char *text, int a, int b)
 {
     uint64_t h = 1469598103934665603u;

@@ -13,6 +13,9 @@ void number_store(void *out, kiln_dtype dtype, const double *values, int64_t cou
 void number_load(double *values, kiln_dtype dtype, const void *in, int64_t count);
 
 /* The distance from 1 to the next value; 0 for integers and bools. */
+/* Half the distance between two neighbours of the dtype around v: what rounding once may change. 0 for integers. */
+double number_rounding(double v, kiln_dtype dtype);
+
 double number_epsilon(kiln_dtype dtype);
 
 /* A small generator (splitmix64): the same sequence everywhere. */

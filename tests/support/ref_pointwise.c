@@ -172,6 +172,8 @@ static double slope(formula f, double x)
     F(gelu_grad, '=', y *slope(formula_gelu, x))                                                                       \
     F(gelu_tanh_grad, '=', y *slope(formula_gelu_tanh, x))                                                             \
     F(silu_grad, '=', y *slope(formula_silu, x))                                                                       \
+    F(bce, '=', -y *larger(log(x), -100) - (1 - y) * larger(log(1 - x), -100))                                         \
+    F(require, '=', x)                                                                                                 \
     F(clone, '=', x)                                                                                                   \
     F(assign, '=', x)
 

@@ -103,6 +103,7 @@ static void means(ref_call *c, const pool *p, bool adjoint)
 {
     const ref_tensor *x = c->in[0];
     const axis *h = &p->axes[0], *w = &p->axes[1];
+    bool whole = !kiln_dtype_is_float(x->dtype);
     ref_tensor *out = adjoint ? pool_out(c, 0, x->dtype, p, h->in, w->in) : pool_out(c, 0, x->dtype, p, h->out, w->out);
     for (int64_t i = 0; i < out->count; i++)
         out->size[i] = 0;
@@ -117,10 +118,12 @@ static void means(ref_call *c, const pool *p, bool adjoint)
         for (int64_t r = h0; r < h1; r++)
             for (int64_t s = w0; s < w1; s++) {
                 int64_t at = (plane * h->in + r) * w->in + s;
-                double v = (adjoint ? x->data[i] : x->data[at]) / (double)area;
+                double v = (adjoint ? x->data[i] : x->data[at]) / (whole ? 1 : (double)area);
                 out->data[adjoint ? at : i] += v;
                 out->size[adjoint ? at : i] += fabs(v);
             }
+        if (whole) /* a quotient of integers */
+            out->data[i] = area ? trunc(out->data[i] / (double)area) : 0;
     }
 }
 

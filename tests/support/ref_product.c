@@ -150,13 +150,31 @@ static void read_equation(const ref_call *c, equation *e)
         }
 }
 
+/* Sums are i64 for bools, and for integers where only one operand has the label. */
+static kiln_dtype einsum_dtype(const ref_call *c, const equation *e)
+{
+    kiln_dtype dtype = c->in[0]->dtype;
+    for (const char *label = e->all + strlen(e->out); *label && !kiln_dtype_is_float(dtype); label++) {
+        int owners = 0;
+        for (int k = 0; k < c->nin; k++)
+            for (const char *q = e->in[k]; *q; q++)
+                if (*q == *label && (c->nin == 1 || c->in[k]->shape[q - e->in[k]] != 1)) {
+                    owners++;
+                    break;
+                }
+        if (owners == 1 || dtype == KILN_BOOL)
+            return KILN_I64;
+    }
+    return dtype;
+}
+
 static void run_einsum(ref_call *c)
 {
     equation e;
     read_equation(c, &e);
     int labels = (int)strlen(e.all), kept = (int)strlen(e.out);
     int64_t index[64];
-    ref_tensor *out = ref_out(c, 0, c->in[0]->dtype, kept, e.size);
+    ref_tensor *out = ref_out(c, 0, einsum_dtype(c, &e), kept, e.size);
     for (int64_t i = 0; i < ref_count(labels, e.size); i++) {
         double term = 1;
         ref_unravel(labels, e.size, i, index);

@@ -37,7 +37,8 @@ gradient_counts gradients_check(void);
 bool gradient_is_listed(const char *op);                /* as having none */
 bool gradient_is_constant(const char *op, int operand); /* in the operation's definition */
 
-/* Gradients on the devices after the first, in every float dtype, against those of the CPU; how many were compared. */
+/* Gradients in 16 bits on the CPU, and on the devices after the first in every float dtype, against those in f64; how
+ * many were compared. */
 int64_t backward_check(const kiln_device *devices, int n);
 
 /* Range, moments and repeatability of random numbers on the devices. */

@@ -52,6 +52,8 @@ static void lower_instr(kiln_cpu_instr *x, const kiln_instr *in, const kiln_pw_t
     kiln_pw_class from = kiln_pw_class_of((kiln_dtype)in->from), to = kiln_pw_class_of((kiln_dtype)in->dtype);
     bool cast = in->row == KILN_PW_cast;
     x->fn = cast ? table->cast[from][to] : table->fn[from][in->row];
+    if (cast && in->dtype == KILN_I32 && table->to_i32[from])
+        x->fn = table->to_i32[from];
     x->after = cast && table->round[in->dtype] ? table->round[in->dtype] : table->wrap[in->dtype];
     x->row = in->row;
     x->dtype = in->dtype;

@@ -33,8 +33,11 @@ typedef struct kiln_pw_table {
     /* joined[class][join]; NULL for classes that are no floats. */
     const kiln_pw_fn *joined[KILN_PW_CLASSES];
 
-    /* cast[from][to]. Floats become integers by truncation; what does not fit saturates, NaN gives 0. */
+    /* cast[from][to]. Floats become integers by truncation; what does not fit, and NaN, becomes the lowest i64, and 0
+     * where u8 takes the low bits of that. i32 has its own lowest number: to_i32[from], NULL where `from` is no float.
+     */
     kiln_pw_fn cast[KILN_PW_CLASSES][KILN_PW_CLASSES];
+    kiln_pw_fn to_i32[KILN_PW_CLASSES];
 
     /* Between memory of a dtype and a register of its class. Stores to f16 and bf16 round to nearest even, those to u8
      * and i32 keep the low bits; bools come in and go out as 0 or 1. Strides are in elements. splat repeats mem[0]. */

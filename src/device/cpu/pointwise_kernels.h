@@ -66,12 +66,23 @@
 #define k_gelu_tanh_slope K(gelu_tanh_slope)
 #define k_mish            K(mish)
 
-/* Truncation without the undefined cases, and without a branch. */
+/* A run-time scalar as an integer: truncated, and the nearest one where it does not fit. */
 KILN_PW_INLINE int64_t saturate(double x)
 {
     int above = x >= 0x1p63, outside = above | (x < -0x1p63);
     int64_t inside = (int64_t)((outside | (x != x)) ? 0.0 : x);
     return outside ? (above ? INT64_MAX : INT64_MIN) : inside;
+}
+
+/* Casts truncate. What does not fit, and NaN, becomes the lowest number, as with the processor's own instructions. */
+KILN_PW_INLINE int64_t truncated_i64(double x)
+{
+    return (int64_t)((x >= -0x1p63) & (x < 0x1p63) ? x : -0x1p63);
+}
+
+KILN_PW_INLINE int64_t truncated_i32(double x)
+{
+    return (int64_t)((x > -0x1p31 - 1) & (x < 0x1p31) ? x : -0x1p31);
 }
 
 #define T               float
@@ -165,11 +176,13 @@ KILN_PW_INLINE int64_t saturate(double x)
     }
 CAST(f32, float, f32, float, x)
 CAST(f32, float, f64, double, x)
-CAST(f32, float, i64, int64_t, saturate(x))
+CAST(f32, float, i64, int64_t, truncated_i64(x))
+CAST(f32, float, i32, int64_t, truncated_i32(x))
 CAST(f32, float, b8, uint8_t, x != 0)
 CAST(f64, double, f32, float, x)
 CAST(f64, double, f64, double, x)
-CAST(f64, double, i64, int64_t, saturate(x))
+CAST(f64, double, i64, int64_t, truncated_i64(x))
+CAST(f64, double, i32, int64_t, truncated_i32(x))
 CAST(f64, double, b8, uint8_t, x != 0)
 CAST(i64, int64_t, f32, float, x)
 CAST(i64, int64_t, f64, double, x)
@@ -335,6 +348,7 @@ static const kiln_pw_table table = {
     .isa = KILN_PW_ISA,
     .fn = PER_CLASS(rows),
     .joined = {[KILN_PW_F32] = f32_joins, [KILN_PW_F64] = f64_joins},
+    .to_i32 = {[KILN_PW_F32] = cast_f32_i32, [KILN_PW_F64] = cast_f64_i32},
     .cast = {[KILN_PW_F32] = CASTS(f32),
              [KILN_PW_F64] = CASTS(f64),
              [KILN_PW_I64] = CASTS(i64),
