@@ -14,6 +14,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "models.h"
+#include "support/optim_with.h"
 #include "support/devices.h"
 #include "support/skip.h"
 #include "support/suite.h"
@@ -151,7 +152,7 @@ static trained run(const work *w, kiln_device device)
     trained t = {0};
     bool tokens;
     kiln_module *m = build(w->model, device, &tokens);
-    kiln_optim *o = kiln_optim_new(w->optimizer, kiln_parameters(m), w->options);
+    kiln_optim *o = optim_with(w->optimizer, kiln_parameters(m), w->options);
     t.before = read_parameters(m, &t.count);
     for (; t.nlosses < STEPS; t.nlosses++)
         kiln_scope {
@@ -204,7 +205,7 @@ static trained run_loader(kiln_device device)
     trained t = {0};
     bool tokens;
     kiln_module *m = build(w.model, device, &tokens);
-    kiln_optim *o = kiln_optim_new(w.optimizer, kiln_parameters(m), w.options);
+    kiln_optim *o = optim_with(w.optimizer, kiln_parameters(m), w.options);
     kiln_dataset *d = kiln_data_digits(.count = 4 * BATCH + 3);
     kiln_loader *l = kiln_loader_new(d, .batch = BATCH, .shuffle = true, .seed = 3, .workers = 2, .device = device);
     kiln_batch b;
@@ -409,7 +410,7 @@ static trained run_rounds(kiln_device device, faulty_round *round, int64_t steps
     trained t = {0};
     bool tokens;
     kiln_module *m = build(w.model, device, &tokens);
-    kiln_optim *o = kiln_optim_new(w.optimizer, kiln_parameters(m), w.options);
+    kiln_optim *o = optim_with(w.optimizer, kiln_parameters(m), w.options);
     t.before = read_parameters(m, &t.count);
     for (int i = 0; i < STEPS; i++)
         kiln_scope {

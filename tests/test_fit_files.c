@@ -33,11 +33,15 @@ static void end(run *r)
 
 /* Batches of 3: four steps an epoch. */
 #define fit(r, ...)                                                                                                    \
-    fit_with(r, (kiln_fit_options){.batch = 3, .validate = (r)->data, .metrics = KILN_ACCURACY, __VA_ARGS__})
+    fit_with(r, (kiln_fit_options){.size = sizeof(kiln_fit_options),                                                   \
+                                   .batch = 3,                                                                         \
+                                   .validate = (r)->data,                                                              \
+                                   .metrics = KILN_ACCURACY,                                                           \
+                                   __VA_ARGS__})
 static bool fit_with(run *r, kiln_fit_options o)
 {
     kiln_history_free(&r->history);
-    r->history = kiln_fit_(r->net, r->data, o);
+    r->history = kiln_fit_(r->net, r->data, &o);
     return kiln_ok();
 }
 

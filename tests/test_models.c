@@ -3,6 +3,7 @@
  * every model on every device. */
 #include <inttypes.h>
 #include "models.h"
+#include "support/optim_with.h"
 #include "support/core.h"
 #include "support/where.h"
 
@@ -159,7 +160,7 @@ static void check_model(FILE *f, const golden *g)
         assert_true(kiln_write(p.tensors[i], before[i], (size_t)kiln_numel(p.tensors[i]) * sizeof(float)));
     }
     double momentum = strcmp(g->optimizer, "sgd") == 0 ? 0.9 : 0;
-    kiln_optim *o = kiln_optim_new(g->optimizer, p, (kiln_optim_options){.lr = g->lr, .momentum = momentum});
+    kiln_optim *o = optim_with(g->optimizer, p, (kiln_optim_options){.lr = g->lr, .momentum = momentum});
     assert_non_null(o);
     double worst = 0;
     for (int step = 0; step < STEPS; step++) {

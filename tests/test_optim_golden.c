@@ -1,4 +1,5 @@
 /* Optimizers, clipping and schedules against PyTorch: golden/make_optim.py made the numbers and says what they are. */
+#include "support/optim_with.h"
 #include "support/core.h"
 #include "support/where.h"
 
@@ -149,10 +150,13 @@ static void compare(const golden *g, kiln_tensor *p, int step, int i, kiln_dtype
 static void check_case(const golden *g, kiln_dtype dtype)
 {
     kiln_tensor *p[PARAMS] = {parameter(0, dtype), parameter(1, dtype)};
-    kiln_optim *o = kiln_optim_new(g->kind, (kiln_params){g->own_group ? 1 : 2, p, NULL}, g->options);
+    kiln_optim *o = optim_with(g->kind, (kiln_params){g->own_group ? 1 : 2, p, NULL}, g->options);
     assert_non_null(o);
-    if (g->own_group)
-        assert_true(kiln_optim_add_group(o, (kiln_params){1, p + 1, NULL}, g->second));
+    if (g->own_group) {
+        kiln_optim_options second = g->second;
+        second.size = sizeof second;
+        assert_true(kiln_optim_add_group(o, (kiln_params){1, p + 1, NULL}, &second));
+    }
     for (int step = 1; step <= STEPS; step++) {
         kiln_step {
             kiln_zero_grad(o);

@@ -149,7 +149,7 @@ static void test_allocation_fails(void **state)
         kiln_plan_cache_set_capacity(0); /* planning allocates, too */
         kiln_plan_cache_set_capacity(256);
         kiln_alloc_fail_after(n);
-        t.o = kiln_optim_new("adam", params_of(&t), options);
+        t.o = optim_with("adam", params_of(&t), options);
         bool ok = t.o && train(&t, 0, 0) && kiln_optim_state(t.o).count == 5 && kiln_optim_set_steps(t.o, 1);
         kiln_scope
             ok = ok && kiln_clip_grad_norm(params_of(&t), 1) && kiln_clip_grad_value(params_of(&t), 1) && kiln_eval();
@@ -163,7 +163,7 @@ static void test_allocation_fails(void **state)
             failed++;
             expect_error(KILN_E_MEMORY, NULL, NULL);
             if (!t.o)
-                assert_non_null(t.o = kiln_optim_new("adam", params_of(&t), options));
+                assert_non_null(t.o = optim_with("adam", params_of(&t), options));
             if (kiln_optim_steps(t.o) == 0)
                 assert_same_values(&t, want[0]);
             else
@@ -290,7 +290,7 @@ static void test_windows(void **state)
             }
         for (int k = 0; k < 2; k++)
             assert_non_null(kiln_requires_grad(t.p[k], true));
-        t.o = kiln_optim_new(kinds[kind].name, params_of(&t), kinds[kind].options);
+        t.o = optim_with(kinds[kind].name, params_of(&t), kinds[kind].options);
         for (int i = 0; i < STEPS; i++) {
             assert_true(train(&t, i, 0));
             assert_same_values(&t, want[i + 1]);

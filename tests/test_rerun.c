@@ -3,6 +3,7 @@
  * comes in between. How many steps were recorded shows in the plan cache, which is asked for each of them. */
 #include <unistd.h>
 #include "core/alloc.h"
+#include "support/optim_with.h"
 #include "support/core.h"
 #include "support/train.h"
 
@@ -113,7 +114,7 @@ static void begin(run *r, const plan *p)
                                           : kiln_nn_relu();
     r->net = kiln_nn_sequential(kiln_nn_linear(6, 12), middle, kiln_nn_linear(12, CLASSES));
     assert_true(kiln_module_to(r->net, kiln_default_device()));
-    r->optim = kiln_optim_new(p->optimizer ? p->optimizer : "adam", kiln_parameters(r->net), p->options);
+    r->optim = optim_with(p->optimizer ? p->optimizer : "adam", kiln_parameters(r->net), p->options);
     r->schedule = kiln_schedule_warmup(r->optim, 20, 0, kiln_schedule_cosine(r->optim, 150, 0.1));
     r->ema = kiln_ema_new(r->net, 0.9);
     assert_true(kiln_ok());

@@ -134,14 +134,15 @@ static void same_as_cpu(kiln_dataset *d, bool here)
 {
     static const int64_t places[][2] = {{7, 1}, {0, 0}, {1000000000000, 1}, {3, 2}};
     for (int kind = 0; kind < 4; kind++) {
-        kiln_loader_options o = {.batch = 30,
+        kiln_loader_options o = {.size = sizeof o,
+                                 .batch = 30,
                                  .shuffle = kind % 2,
                                  .seed = kind < 2 ? 9 : 0xFEDCBA9876543210u,
                                  .drop_last = kind == 3,
                                  .device = HERE};
-        kiln_loader *a = kiln_loader_new_(d, o);
+        kiln_loader *a = kiln_loader_new_(d, &o);
         o.device = KILN_CPU;
-        kiln_loader *b = kiln_loader_new_(d, o);
+        kiln_loader *b = kiln_loader_new_(d, &o);
         assert_true(a && b);
         assert_int_equal(kiln_loader_batches(a), kiln_loader_batches(b));
         for (int i = 0; i < 11; i++)

@@ -44,29 +44,32 @@ KILN_API kiln_dataset *kiln_data_generator(kiln_data_info info, kiln_read_fn rea
  * i64. labels may be NULL. Everything is checked when opened: sizes against each other and against the file. Classes
  * are the highest label plus one. */
 typedef struct kiln_idx_options {
+    size_t size;      /* of the struct; the macros set it */
     double mean, std; /* both 0: MNIST's 0.1307 and 0.3081 */
 } kiln_idx_options;
-#define kiln_data_idx(images, labels, ...) kiln_data_idx_(images, labels, (kiln_idx_options){__VA_ARGS__})
-KILN_API kiln_dataset *kiln_data_idx_(const char *images, const char *labels, kiln_idx_options options);
+#define kiln_data_idx(...) KILN_CALL2_(kiln_data_idx_, kiln_idx_options, __VA_ARGS__, )
+KILN_API kiln_dataset *kiln_data_idx_(const char *images, const char *labels, const kiln_idx_options *options);
 
 /* A text as bytes: sample i is x = bytes[i·stride …][length] and y = the same one byte further, i64 below 256. */
 typedef struct kiln_text_options {
+    size_t size;     /* of the struct; the macros set it */
     int64_t length;  /* 128 */
     int64_t stride;  /* length */
     double from, to; /* the part of the file to use; 0, 0 stands for 0 … 1 */
 } kiln_text_options;
-#define kiln_data_text(path, ...) kiln_data_text_(path, (kiln_text_options){__VA_ARGS__})
-KILN_API kiln_dataset *kiln_data_text_(const char *path, kiln_text_options options);
+#define kiln_data_text(...) KILN_CALL1_(kiln_data_text_, kiln_text_options, __VA_ARGS__, )
+KILN_API kiln_dataset *kiln_data_text_(const char *path, const kiln_text_options *options);
 
 /* Handwriting drawn on the spot: digits as strokes, distorted and noisy, f32 [1, 28, 28] normalised, labels i64 0 … 9.
  * A sample is a function of its index alone; there is no end to them. The test set's indices lie apart from the
  * training set's. */
 typedef struct kiln_digits_options {
+    size_t size; /* of the struct; the macros set it */
     bool test;
     int64_t count; /* 60,000; test: 10,000 */
 } kiln_digits_options;
-#define kiln_data_digits(...) kiln_data_digits_((kiln_digits_options){__VA_ARGS__})
-KILN_API kiln_dataset *kiln_data_digits_(kiln_digits_options options);
+#define kiln_data_digits(...) kiln_data_digits_(KILN_OPTIONS_(kiln_digits_options, __VA_ARGS__))
+KILN_API kiln_dataset *kiln_data_digits_(const kiln_digits_options *options);
 
 /* Samples first … first+count-1 of another set, which must outlive it. */
 KILN_API kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t count);
@@ -94,6 +97,7 @@ typedef struct kiln_augment {
 } kiln_augment;
 
 typedef struct kiln_loader_options {
+    size_t size;   /* of the struct; the macros set it */
     int64_t batch; /* 32, or all where there are fewer. More than the data set has is an error */
     bool shuffle;
     uint64_t seed;
@@ -105,8 +109,8 @@ typedef struct kiln_loader_options {
     double resident; /* the share of the device's memory that the data set may take there. 0: a quarter; below 0: none,
                         batches are copied one by one. A set that would need more is noticed (kiln_next_notice) */
 } kiln_loader_options;
-#define kiln_loader_new(dataset, ...) kiln_loader_new_(dataset, (kiln_loader_options){__VA_ARGS__})
-KILN_API kiln_loader *kiln_loader_new_(kiln_dataset *d, kiln_loader_options options);
+#define kiln_loader_new(...) KILN_CALL1_(kiln_loader_new_, kiln_loader_options, __VA_ARGS__, )
+KILN_API kiln_loader *kiln_loader_new_(kiln_dataset *d, const kiln_loader_options *options);
 KILN_API void kiln_loader_free(kiln_loader *l); /* before its data set */
 
 /* A batch. The tensors belong to the loader and hold until the next call of kiln_loader_next or _seek. */

@@ -19,71 +19,73 @@ typedef struct kiln_module kiln_module;
 
 /* kiln_nn_linear(in, out, .no_bias = true): weight [out, in], bias [out] */
 typedef struct kiln_linear_options {
+    size_t size; /* of the struct; the macros set it */
     bool no_bias;
 } kiln_linear_options;
-KILN_API kiln_module *kiln_nn_linear_(int64_t in, int64_t out, kiln_linear_options options);
-#define kiln_nn_linear(in, out, ...) kiln_nn_linear_(in, out, (kiln_linear_options){__VA_ARGS__})
+KILN_API kiln_module *kiln_nn_linear_(int64_t in, int64_t out, const kiln_linear_options *options);
+#define kiln_nn_linear(...) KILN_CALL2_(kiln_nn_linear_, kiln_linear_options, __VA_ARGS__, )
 
 /* kiln_nn_conv2d(in, out, kernel, .stride = 2, .padding = 1). Each number holds for height and width; the ones that end
  * in _w say what the width has where it differs (-1 stands for "none", as in .padding = 1, .padding_w = -1). 1d layers
  * have no width. */
 typedef struct kiln_layer_conv_options {
+    size_t size; /* of the struct; the macros set it */
     int64_t stride, padding, dilation, output_padding, groups;
     int64_t kernel_w, stride_w, padding_w, dilation_w, output_padding_w;
     bool no_bias;
 } kiln_layer_conv_options;
-KILN_API kiln_module *kiln_nn_conv1d_(int64_t in, int64_t out, int64_t kernel, kiln_layer_conv_options options);
-KILN_API kiln_module *kiln_nn_conv2d_(int64_t in, int64_t out, int64_t kernel, kiln_layer_conv_options options);
+KILN_API kiln_module *kiln_nn_conv1d_(int64_t in, int64_t out, int64_t kernel, const kiln_layer_conv_options *options);
+KILN_API kiln_module *kiln_nn_conv2d_(int64_t in, int64_t out, int64_t kernel, const kiln_layer_conv_options *options);
 KILN_API kiln_module *kiln_nn_conv_transpose1d_(int64_t in, int64_t out, int64_t kernel,
-                                                kiln_layer_conv_options options);
+                                                const kiln_layer_conv_options *options);
 KILN_API kiln_module *kiln_nn_conv_transpose2d_(int64_t in, int64_t out, int64_t kernel,
-                                                kiln_layer_conv_options options);
-#define kiln_nn_conv1d(in, out, kernel, ...) kiln_nn_conv1d_(in, out, kernel, (kiln_layer_conv_options){__VA_ARGS__})
-#define kiln_nn_conv2d(in, out, kernel, ...) kiln_nn_conv2d_(in, out, kernel, (kiln_layer_conv_options){__VA_ARGS__})
-#define kiln_nn_conv_transpose1d(in, out, kernel, ...)                                                                 \
-    kiln_nn_conv_transpose1d_(in, out, kernel, (kiln_layer_conv_options){__VA_ARGS__})
-#define kiln_nn_conv_transpose2d(in, out, kernel, ...)                                                                 \
-    kiln_nn_conv_transpose2d_(in, out, kernel, (kiln_layer_conv_options){__VA_ARGS__})
+                                                const kiln_layer_conv_options *options);
+#define kiln_nn_conv1d(...)           KILN_CALL3_(kiln_nn_conv1d_, kiln_layer_conv_options, __VA_ARGS__, )
+#define kiln_nn_conv2d(...)           KILN_CALL3_(kiln_nn_conv2d_, kiln_layer_conv_options, __VA_ARGS__, )
+#define kiln_nn_conv_transpose1d(...) KILN_CALL3_(kiln_nn_conv_transpose1d_, kiln_layer_conv_options, __VA_ARGS__, )
+#define kiln_nn_conv_transpose2d(...) KILN_CALL3_(kiln_nn_conv_transpose2d_, kiln_layer_conv_options, __VA_ARGS__, )
 
 /* kiln_nn_embedding(count, width, .has_padding = true, .padding_idx = 0): weight [count, width]; indices i64 in */
 typedef struct kiln_embedding_options {
+    size_t size; /* of the struct; the macros set it */
     bool has_padding;
     int64_t padding_idx;
 } kiln_embedding_options;
-KILN_API kiln_module *kiln_nn_embedding_(int64_t count, int64_t width, kiln_embedding_options options);
-#define kiln_nn_embedding(count, width, ...) kiln_nn_embedding_(count, width, (kiln_embedding_options){__VA_ARGS__})
+KILN_API kiln_module *kiln_nn_embedding_(int64_t count, int64_t width, const kiln_embedding_options *options);
+#define kiln_nn_embedding(...) KILN_CALL2_(kiln_nn_embedding_, kiln_embedding_options, __VA_ARGS__, )
 
 /* Norms. batch_norm takes [N, C] and [N, C, …]; layer_norm and rms_norm normalise the last dim, of `width`. */
 typedef struct kiln_norm_options {
+    size_t size;      /* of the struct; the macros set it */
     double eps;       /* 1e-5; rms_norm: that of f32 */
     double momentum;  /* batch_norm: 0.1 */
     bool no_affine;   /* without weight and bias */
     bool no_bias;     /* layer_norm: weight alone */
     bool no_tracking; /* batch_norm: the batch's own figures in eval mode, too */
 } kiln_norm_options;
-KILN_API kiln_module *kiln_nn_batch_norm_(int64_t channels, kiln_norm_options options);
-KILN_API kiln_module *kiln_nn_layer_norm_(int64_t width, kiln_norm_options options);
-KILN_API kiln_module *kiln_nn_rms_norm_(int64_t width, kiln_norm_options options);
-KILN_API kiln_module *kiln_nn_group_norm_(int64_t groups, int64_t channels, kiln_norm_options options);
-#define kiln_nn_batch_norm(channels, ...) kiln_nn_batch_norm_(channels, (kiln_norm_options){__VA_ARGS__})
-#define kiln_nn_layer_norm(width, ...)    kiln_nn_layer_norm_(width, (kiln_norm_options){__VA_ARGS__})
-#define kiln_nn_rms_norm(width, ...)      kiln_nn_rms_norm_(width, (kiln_norm_options){__VA_ARGS__})
-#define kiln_nn_group_norm(groups, channels, ...)                                                                      \
-    kiln_nn_group_norm_(groups, channels, (kiln_norm_options){__VA_ARGS__})
+KILN_API kiln_module *kiln_nn_batch_norm_(int64_t channels, const kiln_norm_options *options);
+KILN_API kiln_module *kiln_nn_layer_norm_(int64_t width, const kiln_norm_options *options);
+KILN_API kiln_module *kiln_nn_rms_norm_(int64_t width, const kiln_norm_options *options);
+KILN_API kiln_module *kiln_nn_group_norm_(int64_t groups, int64_t channels, const kiln_norm_options *options);
+#define kiln_nn_batch_norm(...) KILN_CALL1_(kiln_nn_batch_norm_, kiln_norm_options, __VA_ARGS__, )
+#define kiln_nn_layer_norm(...) KILN_CALL1_(kiln_nn_layer_norm_, kiln_norm_options, __VA_ARGS__, )
+#define kiln_nn_rms_norm(...)   KILN_CALL1_(kiln_nn_rms_norm_, kiln_norm_options, __VA_ARGS__, )
+#define kiln_nn_group_norm(...) KILN_CALL2_(kiln_nn_group_norm_, kiln_norm_options, __VA_ARGS__, )
 
 /* Pooling: kiln_nn_max_pool2d(2, .stride = 2, .padding = 1); the stride is the kernel's size at first. */
 typedef struct kiln_layer_pool_options {
+    size_t size; /* of the struct; the macros set it */
     int64_t stride, padding, dilation;
     bool ceil_mode, exclude_pad; /* exclude_pad: PyTorch's count_include_pad=False */
 } kiln_layer_pool_options;
-KILN_API kiln_module *kiln_nn_max_pool1d_(int64_t kernel, kiln_layer_pool_options options);
-KILN_API kiln_module *kiln_nn_max_pool2d_(int64_t kernel, kiln_layer_pool_options options);
-KILN_API kiln_module *kiln_nn_avg_pool1d_(int64_t kernel, kiln_layer_pool_options options);
-KILN_API kiln_module *kiln_nn_avg_pool2d_(int64_t kernel, kiln_layer_pool_options options);
-#define kiln_nn_max_pool1d(kernel, ...) kiln_nn_max_pool1d_(kernel, (kiln_layer_pool_options){__VA_ARGS__})
-#define kiln_nn_max_pool2d(kernel, ...) kiln_nn_max_pool2d_(kernel, (kiln_layer_pool_options){__VA_ARGS__})
-#define kiln_nn_avg_pool1d(kernel, ...) kiln_nn_avg_pool1d_(kernel, (kiln_layer_pool_options){__VA_ARGS__})
-#define kiln_nn_avg_pool2d(kernel, ...) kiln_nn_avg_pool2d_(kernel, (kiln_layer_pool_options){__VA_ARGS__})
+KILN_API kiln_module *kiln_nn_max_pool1d_(int64_t kernel, const kiln_layer_pool_options *options);
+KILN_API kiln_module *kiln_nn_max_pool2d_(int64_t kernel, const kiln_layer_pool_options *options);
+KILN_API kiln_module *kiln_nn_avg_pool1d_(int64_t kernel, const kiln_layer_pool_options *options);
+KILN_API kiln_module *kiln_nn_avg_pool2d_(int64_t kernel, const kiln_layer_pool_options *options);
+#define kiln_nn_max_pool1d(...) KILN_CALL1_(kiln_nn_max_pool1d_, kiln_layer_pool_options, __VA_ARGS__, )
+#define kiln_nn_max_pool2d(...) KILN_CALL1_(kiln_nn_max_pool2d_, kiln_layer_pool_options, __VA_ARGS__, )
+#define kiln_nn_avg_pool1d(...) KILN_CALL1_(kiln_nn_avg_pool1d_, kiln_layer_pool_options, __VA_ARGS__, )
+#define kiln_nn_avg_pool2d(...) KILN_CALL1_(kiln_nn_avg_pool2d_, kiln_layer_pool_options, __VA_ARGS__, )
 KILN_API kiln_module *kiln_nn_adaptive_avg_pool1d(int64_t length);
 KILN_API kiln_module *kiln_nn_adaptive_max_pool1d(int64_t length);
 KILN_API kiln_module *kiln_nn_adaptive_avg_pool2d(int64_t height, int64_t width);
@@ -119,13 +121,14 @@ KILN_API kiln_module *kiln_nn_identity(void);
 /* Attention: [N, L, width] in and out; in_proj_weight [3·width, width], in_proj_bias, out_proj.weight, out_proj.bias.
  * kiln_forward attends from x to x. */
 typedef struct kiln_attention_options {
+    size_t size; /* of the struct; the macros set it */
     double dropout;
     bool causal; /* a position sees itself and what is before it */
     bool no_bias;
 } kiln_attention_options;
-KILN_API kiln_module *kiln_nn_multihead_attention_(int64_t width, int64_t heads, kiln_attention_options options);
-#define kiln_nn_multihead_attention(width, heads, ...)                                                                 \
-    kiln_nn_multihead_attention_(width, heads, (kiln_attention_options){__VA_ARGS__})
+KILN_API kiln_module *kiln_nn_multihead_attention_(int64_t width, int64_t heads, const kiln_attention_options *options);
+#define kiln_nn_multihead_attention(...)                                                                               \
+    KILN_CALL2_(kiln_nn_multihead_attention_, kiln_attention_options, __VA_ARGS__, )
 /* mask as of kiln_scaled_dot_product_attention, or NULL */
 KILN_API kiln_tensor *kiln_attend(kiln_module *attention, kiln_tensor *query, kiln_tensor *key, kiln_tensor *value,
                                   kiln_tensor *mask);
@@ -133,26 +136,25 @@ KILN_API kiln_tensor *kiln_attend(kiln_module *attention, kiln_tensor *query, ki
 /* Recurrent layers: [T, N, in] to [T, N, hidden], or [N, T, …] with batch_first; weight_ih_l0, weight_hh_l0,
  * bias_ih_l0, bias_hh_l0, …_reverse. kiln_forward starts from zeros. */
 typedef struct kiln_recurrent_options {
+    size_t size;    /* of the struct; the macros set it */
     int64_t layers; /* 1 */
     double dropout; /* between layers */
     bool batch_first, bidirectional, no_bias;
     bool relu; /* kiln_nn_rnn: instead of tanh */
 } kiln_recurrent_options;
-KILN_API kiln_module *kiln_nn_rnn_(int64_t in, int64_t hidden, kiln_recurrent_options options);
-KILN_API kiln_module *kiln_nn_gru_(int64_t in, int64_t hidden, kiln_recurrent_options options);
-KILN_API kiln_module *kiln_nn_lstm_(int64_t in, int64_t hidden, kiln_recurrent_options options);
-#define kiln_nn_rnn(in, hidden, ...)  kiln_nn_rnn_(in, hidden, (kiln_recurrent_options){__VA_ARGS__})
-#define kiln_nn_gru(in, hidden, ...)  kiln_nn_gru_(in, hidden, (kiln_recurrent_options){__VA_ARGS__})
-#define kiln_nn_lstm(in, hidden, ...) kiln_nn_lstm_(in, hidden, (kiln_recurrent_options){__VA_ARGS__})
+KILN_API kiln_module *kiln_nn_rnn_(int64_t in, int64_t hidden, const kiln_recurrent_options *options);
+KILN_API kiln_module *kiln_nn_gru_(int64_t in, int64_t hidden, const kiln_recurrent_options *options);
+KILN_API kiln_module *kiln_nn_lstm_(int64_t in, int64_t hidden, const kiln_recurrent_options *options);
+#define kiln_nn_rnn(...)  KILN_CALL2_(kiln_nn_rnn_, kiln_recurrent_options, __VA_ARGS__, )
+#define kiln_nn_gru(...)  KILN_CALL2_(kiln_nn_gru_, kiln_recurrent_options, __VA_ARGS__, )
+#define kiln_nn_lstm(...) KILN_CALL2_(kiln_nn_lstm_, kiln_recurrent_options, __VA_ARGS__, )
 /* From a given state and to the state after: h and c [layers·directions, N, hidden]; c is the LSTM's alone. NULL in:
  * zeros; NULL out: not wanted. */
 KILN_API kiln_tensor *kiln_recur(kiln_module *recurrent, kiln_tensor *x, kiln_tensor *h, kiln_tensor *c,
                                  kiln_tensor **h_out, kiln_tensor **c_out);
 
 /* One after the other; children are named "0", "1", … */
-#define kiln_nn_sequential(...)                                                                                        \
-    kiln_nn_sequence((int)(sizeof((kiln_module *[]){__VA_ARGS__}) / sizeof(kiln_module *)),                            \
-                     (kiln_module *[]){__VA_ARGS__})
+#define kiln_nn_sequential(...) kiln_nn_sequence(KILN_LIST_(kiln_module *, __VA_ARGS__))
 KILN_API kiln_module *kiln_nn_sequence(int n, kiln_module *const *children);
 
 /* body(x) + shortcut(x); shortcut NULL is x itself. Children "body" and "shortcut". */

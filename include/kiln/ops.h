@@ -186,26 +186,28 @@ KILN_API KILN_T kiln_einsum(const char *equation, int n, KILN_T const *operands)
 KILN_API KILN_T kiln_conv1d(KILN_T x, KILN_T weight, KILN_T bias, int64_t stride, int64_t padding, int64_t dilation,
                             int64_t groups); /* weight [out, in/groups, k] */
 typedef struct kiln_conv_options {
+    size_t size;                                                           /* of the struct; the macros set it */
     int64_t stride[2], padding[2], output_padding[2], dilation[2], groups; /* 0 stands for PyTorch's default */
 } kiln_conv_options;
-KILN_API KILN_T kiln_conv2d_(KILN_T x, KILN_T weight, KILN_T bias, kiln_conv_options options);
-KILN_API KILN_T kiln_conv_transpose2d_(KILN_T x, KILN_T weight, KILN_T bias, kiln_conv_options options);
+KILN_API KILN_T kiln_conv2d_(KILN_T x, KILN_T weight, KILN_T bias, const kiln_conv_options *options);
+KILN_API KILN_T kiln_conv_transpose2d_(KILN_T x, KILN_T weight, KILN_T bias, const kiln_conv_options *options);
 /* kiln_conv2d(x, w, b, .stride = {2, 2}, .padding = {1, 1}); weight [out, in/groups, kh, kw] */
-#define kiln_conv2d(x, weight, bias, ...) kiln_conv2d_(x, weight, bias, (kiln_conv_options){__VA_ARGS__})
+#define kiln_conv2d(...) KILN_CALL3_(kiln_conv2d_, kiln_conv_options, __VA_ARGS__, )
 /* weight [in, out/groups, kh, kw] */
-#define kiln_conv_transpose2d(x, weight, bias, ...)                                                                    \
-    kiln_conv_transpose2d_(x, weight, bias, (kiln_conv_options){__VA_ARGS__})
+#define kiln_conv_transpose2d(...) KILN_CALL3_(kiln_conv_transpose2d_, kiln_conv_options, __VA_ARGS__, )
 KILN_API KILN_T kiln_conv_transpose1d(KILN_T x, KILN_T weight, KILN_T bias, int64_t stride, int64_t padding,
                                       int64_t output_padding, int64_t groups, int64_t dilation);
 typedef struct kiln_pool_options {
+    size_t size;       /* of the struct; the macros set it */
     int64_t stride[2]; /* 0: the kernel size */
     int64_t padding[2], dilation[2];
     bool ceil_mode, exclude_pad; /* exclude_pad: PyTorch's count_include_pad=False */
 } kiln_pool_options;
-KILN_API KILN_T kiln_max_pool2d_(KILN_T x, int64_t kh, int64_t kw, kiln_pool_options options);
-KILN_API KILN_T kiln_avg_pool2d_(KILN_T x, int64_t kh, int64_t kw, kiln_pool_options options);
-#define kiln_max_pool2d(x, kh, kw, ...) kiln_max_pool2d_(x, kh, kw, (kiln_pool_options){__VA_ARGS__})
-#define kiln_avg_pool2d(x, kh, kw, ...) kiln_avg_pool2d_(x, kh, kw, (kiln_pool_options){__VA_ARGS__})
+KILN_API KILN_T kiln_max_pool2d_(KILN_T x, int64_t kh, int64_t kw, const kiln_pool_options *options);
+KILN_API KILN_T kiln_avg_pool2d_(KILN_T x, int64_t kh, int64_t kw, const kiln_pool_options *options);
+/* kiln_max_pool2d(x, kh, kw, .padding = {1, 1}) */
+#define kiln_max_pool2d(...) KILN_CALL3_(kiln_max_pool2d_, kiln_pool_options, __VA_ARGS__, )
+#define kiln_avg_pool2d(...) KILN_CALL3_(kiln_avg_pool2d_, kiln_pool_options, __VA_ARGS__, )
 KILN_API KILN_T kiln_max_pool1d(KILN_T x, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
                                 bool ceil_mode);
 KILN_API KILN_T kiln_avg_pool1d(KILN_T x, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode,
@@ -279,6 +281,7 @@ KILN_API KILN_T kiln_repeat(KILN_T x, int n, const int64_t *times);
 /* ---- Losses ---- */
 typedef enum kiln_reduction { KILN_MEAN, KILN_SUM, KILN_NONE } kiln_reduction;
 typedef struct kiln_cross_entropy_options {
+    size_t size;          /* of the struct; the macros set it */
     KILN_T weight;        /* [classes] or NULL */
     int64_t ignore_index; /* 0 stands for PyTorch's default -100; to ignore class 0 set ignore_zero */
     bool ignore_zero;
@@ -286,9 +289,9 @@ typedef struct kiln_cross_entropy_options {
     double label_smoothing;
 } kiln_cross_entropy_options;
 /* x [N, C] or [N, C, …]; target: i64 class indices [N, …], or probabilities of x's shape */
-KILN_API KILN_T kiln_cross_entropy_(KILN_T x, KILN_T target, kiln_cross_entropy_options options);
-#define kiln_cross_entropy(x, ...) KILN_CE_(x, __VA_ARGS__, )
-#define KILN_CE_(x, target, ...)   kiln_cross_entropy_(x, target, (kiln_cross_entropy_options){__VA_ARGS__})
+KILN_API KILN_T kiln_cross_entropy_(KILN_T x, KILN_T target, const kiln_cross_entropy_options *options);
+/* kiln_cross_entropy(x, target, .label_smoothing = 0.1) */
+#define kiln_cross_entropy(...) KILN_CALL2_(kiln_cross_entropy_, kiln_cross_entropy_options, __VA_ARGS__, )
 KILN_API KILN_T kiln_nll_loss(KILN_T log_p, KILN_T target, KILN_T weight, int64_t ignore_index,
                               kiln_reduction reduction);
 KILN_API KILN_T kiln_mse_loss(KILN_T x, KILN_T target, kiln_reduction reduction);

@@ -15,6 +15,7 @@ typedef struct kiln_optim kiln_optim;
  * PyTorch's default; where 0 itself is meant and is not the default, write KILN_ZERO. */
 #define KILN_ZERO (-1.0)
 typedef struct kiln_optim_options {
+    size_t size;                /* of the struct; the macros set it */
     double lr;                  /* sgd 1e-3, adam 1e-3, adamw 1e-3, rmsprop 1e-2, adagrad 1e-2, lion 1e-4 */
     double weight_decay;        /* 0; adamw 1e-2; decoupled in adamw and lion, else added to the gradient */
     double momentum;            /* sgd, rmsprop: 0 */
@@ -31,20 +32,20 @@ typedef struct kiln_optim_options {
 
 /* kiln_optim_adam(kiln_parameters(model), .lr = 1e-3). The parameters must outlive the optimizer. NULL with an error.
  */
-#define kiln_optim_sgd(params, ...)     kiln_optim_new("sgd", params, (kiln_optim_options){__VA_ARGS__})
-#define kiln_optim_adam(params, ...)    kiln_optim_new("adam", params, (kiln_optim_options){__VA_ARGS__})
-#define kiln_optim_adamw(params, ...)   kiln_optim_new("adamw", params, (kiln_optim_options){__VA_ARGS__})
-#define kiln_optim_rmsprop(params, ...) kiln_optim_new("rmsprop", params, (kiln_optim_options){__VA_ARGS__})
-#define kiln_optim_adagrad(params, ...) kiln_optim_new("adagrad", params, (kiln_optim_options){__VA_ARGS__})
-#define kiln_optim_lion(params, ...)    kiln_optim_new("lion", params, (kiln_optim_options){__VA_ARGS__})
-KILN_API kiln_optim *kiln_optim_new(const char *name, kiln_params params, kiln_optim_options options);
+#define kiln_optim_sgd(...)     KILN_CALL2_(kiln_optim_new, kiln_optim_options, "sgd", __VA_ARGS__, )
+#define kiln_optim_adam(...)    KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adam", __VA_ARGS__, )
+#define kiln_optim_adamw(...)   KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adamw", __VA_ARGS__, )
+#define kiln_optim_rmsprop(...) KILN_CALL2_(kiln_optim_new, kiln_optim_options, "rmsprop", __VA_ARGS__, )
+#define kiln_optim_adagrad(...) KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adagrad", __VA_ARGS__, )
+#define kiln_optim_lion(...)    KILN_CALL2_(kiln_optim_new, kiln_optim_options, "lion", __VA_ARGS__, )
+KILN_API kiln_optim *kiln_optim_new(const char *name, kiln_params params, const kiln_optim_options *options);
 KILN_API void kiln_optim_free(kiln_optim *o);
 
 /* A further group of parameters with options of its own (unset ones are the first group's), also of another module. A
  * parameter is in one group. A name that is there already ("bias" of both) becomes the first of bias.2, bias.3, … that
  * is free: what is saved is found again by an optimizer that was made in the same order. */
-#define kiln_optim_group(o, params, ...) kiln_optim_add_group(o, params, (kiln_optim_options){__VA_ARGS__})
-KILN_API bool kiln_optim_add_group(kiln_optim *o, kiln_params params, kiln_optim_options options);
+#define kiln_optim_group(...) KILN_CALL2_(kiln_optim_add_group, kiln_optim_options, __VA_ARGS__, )
+KILN_API bool kiln_optim_add_group(kiln_optim *o, kiln_params params, const kiln_optim_options *options);
 
 /* Forgets the gradients of all its parameters. */
 KILN_API void kiln_zero_grad(kiln_optim *o);

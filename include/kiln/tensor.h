@@ -4,6 +4,7 @@
 #define KILN_TENSOR_H
 
 #include "kiln/device.h"
+#include "kiln/macros.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -81,18 +82,26 @@ KILN_API kiln_tensor *kiln_tensor_new(const void *data, kiln_dtype dtype, int nd
                                       kiln_device device);
 
 /* kiln_of_f32(((float[]){1, 2, 3, 4}), 2, 2): a [2, 2] tensor on the default device from a C array. */
-#define kiln_of_f32(data, ...) kiln_of_((data), KILN_F32, sizeof(data) / sizeof *(data), KILN_SHAPE(__VA_ARGS__))
-#define kiln_of_f64(data, ...) kiln_of_((data), KILN_F64, sizeof(data) / sizeof *(data), KILN_SHAPE(__VA_ARGS__))
-#define kiln_of_i64(data, ...) kiln_of_((data), KILN_I64, sizeof(data) / sizeof *(data), KILN_SHAPE(__VA_ARGS__))
+#define kiln_of_f32(data, ...) KILN_OF_(data, KILN_F32, KILN_SHAPE(__VA_ARGS__))
+#define kiln_of_f64(data, ...) KILN_OF_(data, KILN_F64, KILN_SHAPE(__VA_ARGS__))
+#define kiln_of_i64(data, ...) KILN_OF_(data, KILN_I64, KILN_SHAPE(__VA_ARGS__))
 KILN_API kiln_tensor *kiln_of_(const void *data, kiln_dtype dtype, size_t count, int ndim, const int64_t *shape);
+#ifdef __cplusplus
+extern "C++" {
+template <class T, size_t N> /* an array that may be a temporary */
+kiln_tensor *kiln_of_array_(const T (&data)[N], kiln_dtype dtype, int ndim, const int64_t *shape)
+{
+    return kiln_of_(data, dtype, N, ndim, shape);
+}
+}
+#define KILN_OF_(data, dtype, ...) kiln_of_array_(data, dtype, __VA_ARGS__)
+#else
+#define KILN_OF_(data, dtype, ...) kiln_of_((data), dtype, sizeof(data) / sizeof *(data), __VA_ARGS__)
+#endif
 
 /* KILN_SHAPE(2, 3) stands for the two arguments "number of dimensions, array of sizes"; KILN_DIMS(0, 1) likewise. */
-#define KILN_SHAPE(...)                                                                                                \
-    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                                       \
-    {                                                                                                                  \
-        __VA_ARGS__                                                                                                    \
-    }
-#define KILN_DIMS KILN_SHAPE
+#define KILN_SHAPE(...) KILN_LIST_(int64_t, __VA_ARGS__)
+#define KILN_DIMS       KILN_SHAPE
 
 /* ---- Asking ---- */
 

@@ -76,6 +76,7 @@ typedef struct kiln_callback {
 } kiln_callback;
 
 typedef struct kiln_fit_options {
+    size_t size;            /* of the struct; the macros set it */
     int64_t epochs;         /* 1 */
     int64_t batch;          /* 32 */
     kiln_dataset *validate; /* looked at after each epoch */
@@ -122,10 +123,11 @@ typedef struct kiln_fit_options {
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is
  * such an error: found within 50 steps, on a device that works beside the host within 100, and before anything is
  * saved. */
-#define kiln_fit(model, train, ...) kiln_fit_(model, train, (kiln_fit_options){__VA_ARGS__})
-KILN_API kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options options);
+#define kiln_fit(...) KILN_CALL2_(kiln_fit_, kiln_fit_options, __VA_ARGS__, )
+KILN_API kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options);
 
 typedef struct kiln_evaluate_options {
+    size_t size;   /* of the struct; the macros set it */
     int64_t batch; /* 256 */
     kiln_loss loss;
     kiln_loss_fn loss_fn;
@@ -136,8 +138,8 @@ typedef struct kiln_evaluate_options {
     FILE *progress;
     volatile sig_atomic_t *stop;
 } kiln_evaluate_options;
-#define kiln_evaluate(model, data, ...) kiln_evaluate_(model, data, (kiln_evaluate_options){__VA_ARGS__})
-KILN_API kiln_result kiln_evaluate_(kiln_module *model, kiln_dataset *data, kiln_evaluate_options options);
+#define kiln_evaluate(...) KILN_CALL2_(kiln_evaluate_, kiln_evaluate_options, __VA_ARGS__, )
+KILN_API kiln_result kiln_evaluate_(kiln_module *model, kiln_dataset *data, const kiln_evaluate_options *options);
 
 /* The model's outputs for all samples (batch by batch, in eval mode) as one tensor on the CPU, owned by the scope. */
 KILN_API kiln_tensor *kiln_predict(kiln_module *model, kiln_dataset *data, int64_t batch);

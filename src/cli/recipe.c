@@ -181,12 +181,12 @@ int recipe_schedule(const recipe *r, kiln_optim *o, int64_t samples, kiln_schedu
 
 kiln_optim *recipe_optim(const recipe *r, kiln_module *m)
 {
-    kiln_optim_options o = {.lr = r->lr};
+    kiln_optim_options o = {.size = sizeof o, .lr = r->lr};
     if (r->weight_decay >= 0)
         o.weight_decay = r->weight_decay > 0 ? r->weight_decay : !strcmp(r->optim, "adamw") ? KILN_ZERO : 0;
     if (r->momentum > 0)
         o.momentum = r->momentum;
-    return kiln_optim_new(r->optim, kiln_parameters(m), o);
+    return kiln_optim_new(r->optim, kiln_parameters(m), &o);
 }
 
 /* ---- Choosing ---- */

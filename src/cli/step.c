@@ -34,7 +34,7 @@ int step_set_batch(step *s, int64_t batch, kiln_device device)
 int step_make(step *s, network *n, const char *optim, int64_t batch, kiln_device device)
 {
     *s = (step){.net = n};
-    if (!(s->optim = kiln_optim_new(optim, kiln_parameters(n->module), (kiln_optim_options){0})))
+    if (!(s->optim = kiln_optim_new(optim, kiln_parameters(n->module), NULL)))
         return fail_kiln();
     kiln_optim_state(s->optim); /* so that it is there before memory is looked at */
     return kiln_ok() ? step_set_batch(s, batch, device) : fail_kiln();

@@ -1,4 +1,5 @@
 /* The data set of drawn digits: sample i is drawing number i, the test set's numbers begin at 2^62. */
+#include "core/options.h"
 #include "data/digits.h"
 #include <string.h>
 #include "core/alloc.h"
@@ -18,9 +19,12 @@ static bool read_digit(const kiln_dataset *d, int64_t index, void *x, void *y)
     return true;
 }
 
-kiln_dataset *kiln_data_digits_(kiln_digits_options options)
+kiln_dataset *kiln_data_digits_(const kiln_digits_options *given)
 {
     static const kiln_dataset_kind kind = {.read = read_digit};
+    kiln_digits_options options;
+    if (!KILN_TAKE_OPTIONS("data_digits", options, given))
+        return NULL;
     int64_t count = options.count ? options.count : options.test ? 10000 : 60000;
     if (count > FIRST_TEST)
         return kiln_fail(KILN_E_ARGUMENT, "data_digits", "at most %lld digits can be told apart, not %lld",

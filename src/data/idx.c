@@ -3,6 +3,7 @@
  * floats when they are read. */
 #include <math.h>
 #include <string.h>
+#include "core/options.h"
 #include "core/alloc.h"
 #include "core/available.h"
 #include "core/fail.h"
@@ -215,7 +216,7 @@ static void free_bytes(kiln_dataset *d)
 static bool set_scale(idx *set, kiln_idx_options o)
 {
     if (o.mean == 0 && o.std == 0)
-        o = (kiln_idx_options){0.1307, 0.3081};
+        o = (kiln_idx_options){.mean = 0.1307, .std = 0.3081};
     if (!isfinite(o.mean) || !isfinite(o.std) || o.std <= 0)
         return kiln_fail(KILN_E_ARGUMENT, operation, "values cannot be normalised with mean %g and std %g", o.mean,
                          o.std);
@@ -249,8 +250,11 @@ static bool open_files(idx *set, const char *images, const char *labels)
     return kiln_dataset_init(&set->base, &kind, &info, operation);
 }
 
-kiln_dataset *kiln_data_idx_(const char *images, const char *labels, kiln_idx_options options)
+kiln_dataset *kiln_data_idx_(const char *images, const char *labels, const kiln_idx_options *given)
 {
+    kiln_idx_options options;
+    if (!KILN_TAKE_OPTIONS(operation, options, given))
+        return NULL;
     if (!images)
         return kiln_fail(KILN_E_ARGUMENT, operation, "no file of images was given");
     idx *set = kiln_alloc_zero(1, sizeof *set);

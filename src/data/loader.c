@@ -8,6 +8,7 @@
  *
  * Where the whole data set lies on the device (resident.c) there is no ring: a batch is a tensor by recipe, which the
  * step that uses it makes. */
+#include "core/options.h"
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "data/augment.h"
@@ -94,8 +95,11 @@ static bool make_slots(kiln_loader *l)
     return true;
 }
 
-kiln_loader *kiln_loader_new_(kiln_dataset *d, kiln_loader_options o)
+kiln_loader *kiln_loader_new_(kiln_dataset *d, const kiln_loader_options *given)
 {
+    kiln_loader_options o;
+    if (!KILN_TAKE_OPTIONS("loader_new", o, given))
+        return NULL;
     if (!d)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "loader_new", "the data set is NULL") : NULL;
     if (!check_options(d, &o))

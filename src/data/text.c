@@ -1,4 +1,5 @@
 /* A text as bytes: windows of it, each with the same window one byte further as its target. */
+#include "core/options.h"
 #include "core/alloc.h"
 #include "core/available.h"
 #include "core/fail.h"
@@ -97,8 +98,11 @@ static bool open_text(text *t, const char *path, kiln_text_options o)
     return kiln_dataset_init(&t->base, &kind, &info, operation);
 }
 
-kiln_dataset *kiln_data_text_(const char *path, kiln_text_options options)
+kiln_dataset *kiln_data_text_(const char *path, const kiln_text_options *given)
 {
+    kiln_text_options options;
+    if (!KILN_TAKE_OPTIONS(operation, options, given))
+        return NULL;
     if (!path)
         return kiln_fail(KILN_E_ARGUMENT, operation, "no file was given");
     text *t = kiln_alloc_zero(1, sizeof *t);

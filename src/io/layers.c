@@ -60,6 +60,7 @@ static kiln_module *build_conv(kiln_model_builder *b, const kiln_layer_args *a)
     int64_t in = b->shape[1], out = whole(a, "out", 0), kernel = whole(a, "kernel", 1), groups = whole(a, "groups", 1);
     double width = b->ndim == 3 ? 1 : width_of(a, "kernel") ? (double)width_of(a, "kernel") : (double)kernel;
     kiln_layer_conv_options options = {
+        .size = sizeof options,
         .stride = whole(a, "stride", 0),
         .padding = whole(a, "padding", 0),
         .dilation = whole(a, "dilation", 0),
@@ -76,9 +77,10 @@ static kiln_module *build_conv(kiln_model_builder *b, const kiln_layer_args *a)
         return NULL;
     bool transpose = !strncmp(a->layer->name, "conv_transpose", 14);
     if (b->ndim == 3)
-        return transpose ? kiln_nn_conv_transpose1d_(in, out, kernel, options)
-                         : kiln_nn_conv1d_(in, out, kernel, options);
-    return transpose ? kiln_nn_conv_transpose2d_(in, out, kernel, options) : kiln_nn_conv2d_(in, out, kernel, options);
+        return transpose ? kiln_nn_conv_transpose1d_(in, out, kernel, &options)
+                         : kiln_nn_conv1d_(in, out, kernel, &options);
+    return transpose ? kiln_nn_conv_transpose2d_(in, out, kernel, &options)
+                     : kiln_nn_conv2d_(in, out, kernel, &options);
 }
 
 static kiln_module *build_embedding(kiln_model_builder *b, const kiln_layer_args *a)
@@ -99,6 +101,7 @@ static kiln_module *build_embedding(kiln_model_builder *b, const kiln_layer_args
 static kiln_norm_options norm_options(const kiln_layer_args *a)
 {
     return (kiln_norm_options){
+        .size = sizeof(kiln_norm_options),
         .eps = number(a, "eps", 0),
         .momentum = number(a, "momentum", 0),
         .no_affine = !flag(a, "affine", true),
@@ -112,11 +115,12 @@ static kiln_module *build_norm(kiln_model_builder *b, const kiln_layer_args *a)
     int64_t channels = b->shape[1];
     if (!kiln_model_room(b, a, 4 * (double)(channels > last_size(b) ? channels : last_size(b))))
         return NULL;
+    kiln_norm_options options = norm_options(a);
     switch (a->layer->name[0]) {
-    case 'b': return kiln_nn_batch_norm_(channels, norm_options(a));
-    case 'l': return kiln_nn_layer_norm_(last_size(b), norm_options(a));
-    case 'r': return kiln_nn_rms_norm_(last_size(b), norm_options(a));
-    default: return kiln_nn_group_norm_(whole(a, "groups", 1), channels, norm_options(a));
+    case 'b': return kiln_nn_batch_norm_(channels, &options);
+    case 'l': return kiln_nn_layer_norm_(last_size(b), &options);
+    case 'r': return kiln_nn_rms_norm_(last_size(b), &options);
+    default: return kiln_nn_group_norm_(whole(a, "groups", 1), channels, &options);
     }
 }
 
@@ -139,6 +143,7 @@ static kiln_module *build_recurrent(kiln_model_builder *b, const kiln_layer_args
     if (!kiln_model_room(b, a, (double)layers * directions * gates * (double)hidden * (widest + (double)hidden + 2)))
         return NULL;
     kiln_recurrent_options options = {
+        .size = sizeof options,
         .layers = layers,
         .dropout = number(a, "dropout", 0),
         .batch_first = true,
@@ -146,9 +151,9 @@ static kiln_module *build_recurrent(kiln_model_builder *b, const kiln_layer_args
         .no_bias = !flag(a, "bias", true),
         .relu = whole(a, "activation", 0) == 1,
     };
-    return kind == 'l'   ? kiln_nn_lstm_(in, hidden, options)
-           : kind == 'g' ? kiln_nn_gru_(in, hidden, options)
-                         : kiln_nn_rnn_(in, hidden, options);
+    return kind == 'l'   ? kiln_nn_lstm_(in, hidden, &options)
+           : kind == 'g' ? kiln_nn_gru_(in, hidden, &options)
+                         : kiln_nn_rnn_(in, hidden, &options);
 }
 
 /* ---- Layers without ---- */
@@ -157,6 +162,7 @@ static kiln_module *build_pool(kiln_model_builder *b, const kiln_layer_args *a)
 {
     int64_t kernel = whole(a, "kernel", 0);
     kiln_layer_pool_options options = {
+        .size = sizeof options,
         .stride = whole(a, "stride", 0),
         .padding = whole(a, "padding", 0),
         .dilation = whole(a, "dilation", 0),
@@ -165,8 +171,8 @@ static kiln_module *build_pool(kiln_model_builder *b, const kiln_layer_args *a)
     };
     bool max = a->layer->name[0] == 'm';
     if (b->ndim == 3)
-        return max ? kiln_nn_max_pool1d_(kernel, options) : kiln_nn_avg_pool1d_(kernel, options);
-    return max ? kiln_nn_max_pool2d_(kernel, options) : kiln_nn_avg_pool2d_(kernel, options);
+        return max ? kiln_nn_max_pool1d_(kernel, &options) : kiln_nn_avg_pool1d_(kernel, &options);
+    return max ? kiln_nn_max_pool2d_(kernel, &options) : kiln_nn_avg_pool2d_(kernel, &options);
 }
 
 static kiln_module *build_adaptive(kiln_model_builder *b, const kiln_layer_args *a)

@@ -1,4 +1,5 @@
 /* MultiheadAttention: one product gives queries, keys and values of all heads. */
+#include "core/options.h"
 #include "nn/module.h"
 #include "ops/op.h"
 
@@ -92,29 +93,31 @@ kiln_tensor *kiln_attend(kiln_module *m, kiln_tensor *query, kiln_tensor *key, k
     return y;
 }
 
-kiln_module *kiln_nn_multihead_attention_(int64_t width, int64_t heads, kiln_attention_options options)
+kiln_module *kiln_nn_multihead_attention_(int64_t width, int64_t heads, const kiln_attention_options *options)
 {
     static const char kind[] = "MultiheadAttention";
-    if (!kiln_module_at_least(kind, "width", width, 1) || !kiln_module_at_least(kind, "heads", heads, 1))
+    kiln_attention_options o;
+    if (!KILN_TAKE_OPTIONS(kind, o, options) || !kiln_module_at_least(kind, "width", width, 1) ||
+        !kiln_module_at_least(kind, "heads", heads, 1))
         return NULL;
     if (width % heads)
         return kiln_fail(KILN_E_ARGUMENT, kind, "a width of %lld does not divide into %lld heads", (long long)width,
                          (long long)heads);
-    if (!(options.dropout >= 0 && options.dropout < 1))
-        return kiln_fail(KILN_E_ARGUMENT, kind, "dropout is %g; it lies between 0 and 1", options.dropout);
+    if (!(o.dropout >= 0 && o.dropout < 1))
+        return kiln_fail(KILN_E_ARGUMENT, kind, "dropout is %g; it lies between 0 and 1", o.dropout);
     attention *a = (attention *)kiln_module_make(&attention_layer);
     if (!a)
         return NULL;
     a->width = width;
     a->heads = heads;
-    a->dropout = options.dropout;
-    a->causal = options.causal;
+    a->dropout = o.dropout;
+    a->causal = o.causal;
     bool ok = kiln_module_parameter(&a->base, "in_proj_weight", KILN_SHAPE(3 * width, width), &a->in_weight) &&
               kiln_init_xavier_uniform(a->in_weight, 1);
-    if (ok && !options.no_bias)
+    if (ok && !o.no_bias)
         ok = kiln_module_parameter(&a->base, "in_proj_bias", KILN_SHAPE(3 * width), &a->in_bias);
     if (ok)
-        a->out = kiln_module_add(&a->base, "out_proj", kiln_nn_linear(width, width, .no_bias = options.no_bias));
-    ok = ok && a->out && (options.no_bias || kiln_init_constant(kiln_module_tensor(a->out, "bias"), 0));
+        a->out = kiln_module_add(&a->base, "out_proj", kiln_nn_linear(width, width, .no_bias = o.no_bias));
+    ok = ok && a->out && (o.no_bias || kiln_init_constant(kiln_module_tensor(a->out, "bias"), 0));
     return kiln_module_built(&a->base, ok);
 }

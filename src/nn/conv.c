@@ -1,5 +1,6 @@
 /* Convolutions, plain and transposed, in one and two dimensions. One struct serves all four. */
 #include <math.h>
+#include "core/options.h"
 #include "nn/module.h"
 
 typedef struct conv {
@@ -19,7 +20,7 @@ static kiln_tensor *conv1d_forward(kiln_module *m, kiln_tensor *x)
 static kiln_tensor *conv2d_forward(kiln_module *m, kiln_tensor *x)
 {
     const conv *c = (const conv *)m;
-    return kiln_conv2d_(x, c->weight, c->bias, c->o);
+    return kiln_conv2d_(x, c->weight, c->bias, &c->o);
 }
 
 static kiln_tensor *conv_transpose1d_forward(kiln_module *m, kiln_tensor *x)
@@ -33,7 +34,7 @@ static kiln_tensor *conv_transpose1d_forward(kiln_module *m, kiln_tensor *x)
 static kiln_tensor *conv_transpose2d_forward(kiln_module *m, kiln_tensor *x)
 {
     const conv *c = (const conv *)m;
-    return kiln_conv_transpose2d_(x, c->weight, c->bias, c->o);
+    return kiln_conv_transpose2d_(x, c->weight, c->bias, &c->o);
 }
 
 static const kiln_module_class layers[] = {
@@ -82,13 +83,15 @@ static bool check_dims(const kiln_module_class *layer, const kiln_layer_conv_opt
     return true;
 }
 
-static kiln_module *make(int64_t in, int64_t out, int64_t kernel, const kiln_layer_conv_options *o, int dims,
+static kiln_module *make(int64_t in, int64_t out, int64_t kernel, const kiln_layer_conv_options *options, int dims,
                          bool transposed)
 {
     const kiln_module_class *layer = &layers[(transposed ? 2 : 0) + dims - 1];
-    kiln_conv_options full = {0};
+    kiln_layer_conv_options o;
+    kiln_conv_options full = {.size = sizeof full};
     int64_t kernels[2];
-    if (!check_dims(layer, o, dims, transposed) || !read_options(layer, in, out, kernel, o, kernels, &full))
+    if (!KILN_TAKE_OPTIONS(layer->kind, o, options) || !check_dims(layer, &o, dims, transposed) ||
+        !read_options(layer, in, out, kernel, &o, kernels, &full))
         return NULL;
     conv *c = (conv *)kiln_module_make(layer);
     if (!c)
@@ -99,28 +102,28 @@ static kiln_module *make(int64_t in, int64_t out, int64_t kernel, const kiln_lay
                                     (const int64_t[]){first, second, kernels[0], kernels[1]}, &c->weight);
     double fan_in = (double)second * (double)kernels[0] * (dims > 1 ? (double)kernels[1] : 1), bound = 1 / sqrt(fan_in);
     ok = ok && kiln_init_uniform(c->weight, -bound, bound);
-    if (ok && !o->no_bias)
+    if (ok && !o.no_bias)
         ok = kiln_module_parameter(&c->base, "bias", KILN_SHAPE(out), &c->bias) &&
              kiln_init_uniform(c->bias, -bound, bound);
     return kiln_module_built(&c->base, ok);
 }
 
-kiln_module *kiln_nn_conv1d_(int64_t in, int64_t out, int64_t kernel, kiln_layer_conv_options options)
+kiln_module *kiln_nn_conv1d_(int64_t in, int64_t out, int64_t kernel, const kiln_layer_conv_options *options)
 {
-    return make(in, out, kernel, &options, 1, false);
+    return make(in, out, kernel, options, 1, false);
 }
 
-kiln_module *kiln_nn_conv2d_(int64_t in, int64_t out, int64_t kernel, kiln_layer_conv_options options)
+kiln_module *kiln_nn_conv2d_(int64_t in, int64_t out, int64_t kernel, const kiln_layer_conv_options *options)
 {
-    return make(in, out, kernel, &options, 2, false);
+    return make(in, out, kernel, options, 2, false);
 }
 
-kiln_module *kiln_nn_conv_transpose1d_(int64_t in, int64_t out, int64_t kernel, kiln_layer_conv_options options)
+kiln_module *kiln_nn_conv_transpose1d_(int64_t in, int64_t out, int64_t kernel, const kiln_layer_conv_options *options)
 {
-    return make(in, out, kernel, &options, 1, true);
+    return make(in, out, kernel, options, 1, true);
 }
 
-kiln_module *kiln_nn_conv_transpose2d_(int64_t in, int64_t out, int64_t kernel, kiln_layer_conv_options options)
+kiln_module *kiln_nn_conv_transpose2d_(int64_t in, int64_t out, int64_t kernel, const kiln_layer_conv_options *options)
 {
-    return make(in, out, kernel, &options, 2, true);
+    return make(in, out, kernel, options, 2, true);
 }

@@ -1,6 +1,7 @@
 /* Normalisation: BatchNorm, LayerNorm, RMSNorm, GroupNorm. One struct serves all four. */
 #include <float.h>
 #include "kiln/grad.h"
+#include "core/options.h"
 #include "nn/module.h"
 
 typedef struct norm {
@@ -71,18 +72,20 @@ static bool check(const kiln_module_class *layer, int64_t width, const kiln_norm
     return true;
 }
 
-static norm *make(const kiln_module_class *layer, int64_t width, const kiln_norm_options *o)
+static norm *make(const kiln_module_class *layer, int64_t width, const kiln_norm_options *options)
 {
-    norm *n = check(layer, width, o) ? (norm *)kiln_module_make(layer) : NULL;
+    kiln_norm_options o;
+    norm *n =
+        KILN_TAKE_OPTIONS(layer->kind, o, options) && check(layer, width, &o) ? (norm *)kiln_module_make(layer) : NULL;
     if (!n)
         return NULL;
     n->width = width;
-    n->eps = o->eps > 0 ? o->eps : layer == &rms_norm_layer ? FLT_EPSILON : 1e-5;
-    n->momentum = o->momentum > 0 ? o->momentum : 0.1;
+    n->eps = o.eps > 0 ? o.eps : layer == &rms_norm_layer ? FLT_EPSILON : 1e-5;
+    n->momentum = o.momentum > 0 ? o.momentum : 0.1;
     bool ok = true;
-    if (!o->no_affine) {
+    if (!o.no_affine) {
         ok = kiln_module_parameter(&n->base, "weight", 1, &width, &n->weight) && kiln_init_constant(n->weight, 1);
-        if (ok && !o->no_bias && layer != &rms_norm_layer)
+        if (ok && !o.no_bias && layer != &rms_norm_layer)
             ok = kiln_module_parameter(&n->base, "bias", 1, &width, &n->bias);
     }
     if (ok)
@@ -96,10 +99,11 @@ static kiln_module *built(norm *n)
     return n ? kiln_module_built(&n->base, true) : NULL;
 }
 
-kiln_module *kiln_nn_batch_norm_(int64_t channels, kiln_norm_options options)
+kiln_module *kiln_nn_batch_norm_(int64_t channels, const kiln_norm_options *options)
 {
-    norm *n = make(&batch_norm_layer, channels, &options);
-    if (!n || options.no_tracking)
+    kiln_norm_options o;
+    norm *n = KILN_TAKE_OPTIONS(batch_norm_layer.kind, o, options) ? make(&batch_norm_layer, channels, &o) : NULL;
+    if (!n || o.no_tracking)
         return built(n);
     bool ok = kiln_module_buffer(&n->base, "running_mean", 1, &channels, KILN_F32, &n->mean) &&
               kiln_module_buffer(&n->base, "running_var", 1, &channels, KILN_F32, &n->variance) &&
@@ -108,24 +112,24 @@ kiln_module *kiln_nn_batch_norm_(int64_t channels, kiln_norm_options options)
     return kiln_module_built(&n->base, ok);
 }
 
-kiln_module *kiln_nn_layer_norm_(int64_t width, kiln_norm_options options)
+kiln_module *kiln_nn_layer_norm_(int64_t width, const kiln_norm_options *options)
 {
-    return built(make(&layer_norm_layer, width, &options));
+    return built(make(&layer_norm_layer, width, options));
 }
 
-kiln_module *kiln_nn_rms_norm_(int64_t width, kiln_norm_options options)
+kiln_module *kiln_nn_rms_norm_(int64_t width, const kiln_norm_options *options)
 {
-    return built(make(&rms_norm_layer, width, &options));
+    return built(make(&rms_norm_layer, width, options));
 }
 
-kiln_module *kiln_nn_group_norm_(int64_t groups, int64_t channels, kiln_norm_options options)
+kiln_module *kiln_nn_group_norm_(int64_t groups, int64_t channels, const kiln_norm_options *options)
 {
     if (!kiln_module_at_least("GroupNorm", "groups", groups, 1))
         return NULL;
     if (channels % groups)
         return kiln_fail(KILN_E_ARGUMENT, "GroupNorm", "%lld channels do not divide into %lld groups",
                          (long long)channels, (long long)groups);
-    norm *n = make(&group_norm_layer, channels, &options);
+    norm *n = make(&group_norm_layer, channels, options);
     if (n)
         n->groups = groups;
     return built(n);

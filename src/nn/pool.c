@@ -1,4 +1,5 @@
 /* Pooling: windows of a fixed size, and windows that give a fixed number of results. */
+#include "core/options.h"
 #include "nn/module.h"
 
 typedef struct pool {
@@ -6,15 +7,6 @@ typedef struct pool {
     int64_t kernel, stride, padding, dilation; /* complete */
     bool ceil_mode, exclude_pad;
 } pool;
-
-static kiln_pool_options in_2d(const pool *p)
-{
-    return (kiln_pool_options){.stride = {p->stride, p->stride},
-                               .padding = {p->padding, p->padding},
-                               .dilation = {p->dilation, p->dilation},
-                               .ceil_mode = p->ceil_mode,
-                               .exclude_pad = p->exclude_pad};
-}
 
 static kiln_tensor *max_pool1d_forward(kiln_module *m, kiln_tensor *x)
 {
@@ -25,7 +17,9 @@ static kiln_tensor *max_pool1d_forward(kiln_module *m, kiln_tensor *x)
 static kiln_tensor *max_pool2d_forward(kiln_module *m, kiln_tensor *x)
 {
     const pool *p = (const pool *)m;
-    return kiln_max_pool2d_(x, p->kernel, p->kernel, in_2d(p));
+    return kiln_max_pool2d(x, p->kernel, p->kernel, .stride = {p->stride, p->stride},
+                           .padding = {p->padding, p->padding}, .dilation = {p->dilation, p->dilation},
+                           .ceil_mode = p->ceil_mode);
 }
 
 static kiln_tensor *avg_pool1d_forward(kiln_module *m, kiln_tensor *x)
@@ -37,7 +31,9 @@ static kiln_tensor *avg_pool1d_forward(kiln_module *m, kiln_tensor *x)
 static kiln_tensor *avg_pool2d_forward(kiln_module *m, kiln_tensor *x)
 {
     const pool *p = (const pool *)m;
-    return kiln_avg_pool2d_(x, p->kernel, p->kernel, in_2d(p));
+    return kiln_avg_pool2d(x, p->kernel, p->kernel, .stride = {p->stride, p->stride},
+                           .padding = {p->padding, p->padding}, .ceil_mode = p->ceil_mode,
+                           .exclude_pad = p->exclude_pad);
 }
 
 static const kiln_module_class max_pool1d_layer = {"MaxPool1d", sizeof(pool), max_pool1d_forward, NULL, KILN_DIRECT};
@@ -45,50 +41,52 @@ static const kiln_module_class max_pool2d_layer = {"MaxPool2d", sizeof(pool), ma
 static const kiln_module_class avg_pool1d_layer = {"AvgPool1d", sizeof(pool), avg_pool1d_forward, NULL, KILN_DIRECT};
 static const kiln_module_class avg_pool2d_layer = {"AvgPool2d", sizeof(pool), avg_pool2d_forward, NULL, KILN_DIRECT};
 
-static kiln_module *make(const kiln_module_class *layer, int64_t kernel, const kiln_layer_pool_options *o)
+static kiln_module *make(const kiln_module_class *layer, int64_t kernel, const kiln_layer_pool_options *options)
 {
+    kiln_layer_pool_options o;
     const char *kind = layer->kind;
-    bool max = layer == &max_pool1d_layer || layer == &max_pool2d_layer;
-    if (!kiln_module_at_least(kind, "kernel", kernel, 1) || !kiln_module_at_least(kind, "stride", o->stride, 0) ||
-        !kiln_module_at_least(kind, "padding", o->padding, 0) ||
-        !kiln_module_at_least(kind, "dilation", o->dilation, 0))
+    if (!KILN_TAKE_OPTIONS(kind, o, options))
         return NULL;
-    if (o->padding > kernel / 2)
+    bool max = layer == &max_pool1d_layer || layer == &max_pool2d_layer;
+    if (!kiln_module_at_least(kind, "kernel", kernel, 1) || !kiln_module_at_least(kind, "stride", o.stride, 0) ||
+        !kiln_module_at_least(kind, "padding", o.padding, 0) || !kiln_module_at_least(kind, "dilation", o.dilation, 0))
+        return NULL;
+    if (o.padding > kernel / 2)
         return kiln_fail(KILN_E_ARGUMENT, kind, "padding is %lld; it is at most half the kernel, %lld",
-                         (long long)o->padding, (long long)(kernel / 2));
-    if (max ? o->exclude_pad : o->dilation > 1)
+                         (long long)o.padding, (long long)(kernel / 2));
+    if (max ? o.exclude_pad : o.dilation > 1)
         return kiln_fail(KILN_E_ARGUMENT, kind, "%s is an option of %s pooling", max ? "exclude_pad" : "dilation",
                          max ? "average" : "max");
     pool *p = (pool *)kiln_module_make(layer);
     if (!p)
         return NULL;
     p->kernel = kernel;
-    p->stride = o->stride ? o->stride : kernel;
-    p->padding = o->padding;
-    p->dilation = o->dilation ? o->dilation : 1;
-    p->ceil_mode = o->ceil_mode;
-    p->exclude_pad = o->exclude_pad;
+    p->stride = o.stride ? o.stride : kernel;
+    p->padding = o.padding;
+    p->dilation = o.dilation ? o.dilation : 1;
+    p->ceil_mode = o.ceil_mode;
+    p->exclude_pad = o.exclude_pad;
     return &p->base;
 }
 
-kiln_module *kiln_nn_max_pool1d_(int64_t kernel, kiln_layer_pool_options options)
+kiln_module *kiln_nn_max_pool1d_(int64_t kernel, const kiln_layer_pool_options *options)
 {
-    return make(&max_pool1d_layer, kernel, &options);
+    return make(&max_pool1d_layer, kernel, options);
 }
 
-kiln_module *kiln_nn_max_pool2d_(int64_t kernel, kiln_layer_pool_options options)
+kiln_module *kiln_nn_max_pool2d_(int64_t kernel, const kiln_layer_pool_options *options)
 {
-    return make(&max_pool2d_layer, kernel, &options);
+    return make(&max_pool2d_layer, kernel, options);
 }
 
-kiln_module *kiln_nn_avg_pool1d_(int64_t kernel, kiln_layer_pool_options options)
+kiln_module *kiln_nn_avg_pool1d_(int64_t kernel, const kiln_layer_pool_options *options)
 {
-    return make(&avg_pool1d_layer, kernel, &options);
+    return make(&avg_pool1d_layer, kernel, options);
 }
 
-kiln_module *kiln_nn_avg_pool2d_(int64_t kernel, kiln_layer_pool_options options)
+kiln_module *kiln_nn_avg_pool2d_(int64_t kernel, const kiln_layer_pool_options *options)
 {
-    return make(&avg_pool2d_layer, kernel, &options);
+    return make(&avg_pool2d_layer, kernel, options);
 }
 
 /* ---- Adaptive ---- */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include "core/alloc.h"
 #include "kiln/grad.h"
+#include "core/options.h"
 #include "nn/module.h"
 #include "ops/op.h"
 
@@ -293,13 +294,14 @@ static bool check(const char *kind, int64_t in, int64_t hidden, const kiln_recur
     return true;
 }
 
-static kiln_module *make(int kind, int64_t in, int64_t hidden, const kiln_recurrent_options *o)
+static kiln_module *make(int kind, int64_t in, int64_t hidden, const kiln_recurrent_options *options)
 {
     static const direction_fn runs[] = {rnn_direction, gru_direction, lstm_direction};
     static const int gates[] = {1, 3, 4};
-    if (!check(layers[kind].kind, in, hidden, o))
+    kiln_recurrent_options o;
+    if (!KILN_TAKE_OPTIONS(layers[kind].kind, o, options) || !check(layers[kind].kind, in, hidden, &o))
         return NULL;
-    if (kind != RNN && o->relu)
+    if (kind != RNN && o.relu)
         return kiln_fail(KILN_E_ARGUMENT, layers[kind].kind, "relu is an option of kiln_nn_rnn");
     recurrent *r = (recurrent *)kiln_module_make(&layers[kind]);
     if (!r)
@@ -307,27 +309,27 @@ static kiln_module *make(int kind, int64_t in, int64_t hidden, const kiln_recurr
     r->run = runs[kind];
     r->in = in;
     r->hidden = hidden;
-    r->layers = o->layers ? o->layers : 1;
+    r->layers = o.layers ? o.layers : 1;
     r->gates = gates[kind];
-    r->directions = o->bidirectional ? 2 : 1;
-    r->time = o->batch_first ? 1 : 0;
-    r->dropout = o->dropout;
-    r->relu = o->relu;
+    r->directions = o.bidirectional ? 2 : 1;
+    r->time = o.batch_first ? 1 : 0;
+    r->dropout = o.dropout;
+    r->relu = o.relu;
     r->weights = kiln_alloc_zero((size_t)(r->layers * r->directions), sizeof *r->weights);
-    return kiln_module_built(&r->base, r->weights && add_weights(r, !o->no_bias));
+    return kiln_module_built(&r->base, r->weights && add_weights(r, !o.no_bias));
 }
 
-kiln_module *kiln_nn_rnn_(int64_t in, int64_t hidden, kiln_recurrent_options options)
+kiln_module *kiln_nn_rnn_(int64_t in, int64_t hidden, const kiln_recurrent_options *options)
 {
-    return make(RNN, in, hidden, &options);
+    return make(RNN, in, hidden, options);
 }
 
-kiln_module *kiln_nn_gru_(int64_t in, int64_t hidden, kiln_recurrent_options options)
+kiln_module *kiln_nn_gru_(int64_t in, int64_t hidden, const kiln_recurrent_options *options)
 {
-    return make(GRU, in, hidden, &options);
+    return make(GRU, in, hidden, options);
 }
 
-kiln_module *kiln_nn_lstm_(int64_t in, int64_t hidden, kiln_recurrent_options options)
+kiln_module *kiln_nn_lstm_(int64_t in, int64_t hidden, const kiln_recurrent_options *options)
 {
-    return make(LSTM, in, hidden, &options);
+    return make(LSTM, in, hidden, options);
 }

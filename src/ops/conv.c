@@ -4,6 +4,7 @@
  * convolution_weight_grad(gy, x)  the adjoint in w Each is linear in both operands, so the gradient of any is made of
  * the other two. The public operations are compositions that add defaults, the bias, and dims for 1-d and unbatched
  * input. */
+#include "core/options.h"
 #include "ops/windows.h"
 
 #include <string.h>
@@ -492,8 +493,11 @@ kiln_tensor *kiln_conv1d(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias,
     return KILN_OP(conv1d, KILN_IN(x, weight, bias), KILN_I(stride, padding, dilation, groups));
 }
 
-kiln_tensor *kiln_conv2d_(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias, kiln_conv_options o)
+kiln_tensor *kiln_conv2d_(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias, const kiln_conv_options *given)
 {
+    kiln_conv_options o;
+    if (!KILN_TAKE_OPTIONS("conv2d", o, given))
+        return NULL;
     return KILN_OP(
         conv2d, KILN_IN(x, weight, bias),
         KILN_I(o.stride[0], o.stride[1], o.padding[0], o.padding[1], o.dilation[0], o.dilation[1], o.groups));
@@ -508,8 +512,12 @@ kiln_tensor *kiln_conv_transpose1d(kiln_tensor *x, kiln_tensor *weight, kiln_ten
                    KILN_I(stride, padding, output_padding, groups, dilation));
 }
 
-kiln_tensor *kiln_conv_transpose2d_(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias, kiln_conv_options o)
+kiln_tensor *kiln_conv_transpose2d_(kiln_tensor *x, kiln_tensor *weight, kiln_tensor *bias,
+                                    const kiln_conv_options *given)
 {
+    kiln_conv_options o;
+    if (!KILN_TAKE_OPTIONS("conv_transpose2d", o, given))
+        return NULL;
     return KILN_OP(conv_transpose2d, KILN_IN(x, weight, bias),
                    KILN_I(o.stride[0], o.stride[1], o.padding[0], o.padding[1], o.output_padding[0],
                           o.output_padding[1], o.dilation[0], o.dilation[1], o.groups));

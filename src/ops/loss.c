@@ -1,6 +1,7 @@
 /* Losses, with PyTorch's reductions and corner cases; all are compositions. */
 #include <math.h>
 #include <string.h>
+#include "core/options.h"
 #include "ops/pick.h"
 #include "ops/pointwise.h"
 #include "ops/require.h"
@@ -194,8 +195,11 @@ const kiln_op kiln_op_cross_entropy = {
                    "x[3,4] q[3,4] q[4] | -100 0 1 | 0.1", "x[2,3,2] q[2,3,2] - | -100 2 0 | 0", NULL},
 };
 
-kiln_tensor *kiln_cross_entropy_(kiln_tensor *x, kiln_tensor *target, kiln_cross_entropy_options o)
+kiln_tensor *kiln_cross_entropy_(kiln_tensor *x, kiln_tensor *target, const kiln_cross_entropy_options *given)
 {
+    kiln_cross_entropy_options o;
+    if (!KILN_TAKE_OPTIONS("cross_entropy", o, given))
+        return NULL;
     if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
         return kiln_fail(KILN_E_ARGUMENT, "cross_entropy", "label_smoothing is %g; it lies between 0 and 1",
                          o.label_smoothing);

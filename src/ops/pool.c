@@ -1,5 +1,6 @@
 /* Pooling over the last two dims of [batch, channels, height, width]. The public operations bring 1-d and unbatched
  * input to that shape, fill defaults in, and decide the output size; the nodes get it as integers. */
+#include "core/options.h"
 #include "ops/helpers.h"
 #include "ops/windows.h"
 
@@ -407,15 +408,21 @@ static bool compose_pool(kiln_call *c, bool flat, pool_kind kind, kiln_tensor **
     return y != NULL;
 }
 
-kiln_tensor *kiln_max_pool2d_(kiln_tensor *x, int64_t kh, int64_t kw, kiln_pool_options o)
+kiln_tensor *kiln_max_pool2d_(kiln_tensor *x, int64_t kh, int64_t kw, const kiln_pool_options *given)
 {
+    kiln_pool_options o;
+    if (!KILN_TAKE_OPTIONS("max_pool2d", o, given))
+        return NULL;
     return KILN_OP(max_pool2d, KILN_IN(x),
                    KILN_I(kh, kw, o.stride[0], o.stride[1], o.padding[0], o.padding[1], o.dilation[0], o.dilation[1],
                           o.ceil_mode));
 }
 
-kiln_tensor *kiln_avg_pool2d_(kiln_tensor *x, int64_t kh, int64_t kw, kiln_pool_options o)
+kiln_tensor *kiln_avg_pool2d_(kiln_tensor *x, int64_t kh, int64_t kw, const kiln_pool_options *given)
 {
+    kiln_pool_options o;
+    if (!KILN_TAKE_OPTIONS("avg_pool2d", o, given))
+        return NULL;
     for (int a = 0; a < 2; a++)
         if (o.dilation[a] > 1)
             return kiln_fail(KILN_E_ARGUMENT, "avg_pool2d", "dilation is %lld; a mean is over neighbours only",

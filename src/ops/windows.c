@@ -15,8 +15,8 @@ static kiln_tensor *windows_of(kiln_tensor *x, const kiln_window *by, double fil
     int64_t pad[4];
     for (int axis = 0; x && axis < 2; axis++) {
         pad[2 - 2 * axis] = by->padding[axis];
-        pad[3 - 2 * axis] = (by->out[axis] - 1) * by->stride[axis] + span(by, axis) - by->padding[axis] -
-                            x->shape[2 + axis];
+        pad[3 - 2 * axis] =
+            (by->out[axis] - 1) * by->stride[axis] + span(by, axis) - by->padding[axis] - x->shape[2 + axis];
     }
     x = kiln_pad(x, 4, pad, KILN_PAD_CONSTANT, fill);
     for (int axis = 0; axis < 2; axis++)
@@ -84,8 +84,8 @@ static kiln_tensor *place_in_plane(kiln_tensor *place, const kiln_tensor *x, con
     at[1] = kiln_remainder(place, kw);
     for (int axis = 0; axis < 2; axis++) {
         kiln_tensor *first = count_from(x, by->out[axis], -by->padding[axis], by->stride[axis]);
-        at[axis] = kiln_add(kiln_mul_scalar(at[axis], (double)by->dilation[axis]),
-                            axis ? first : kiln_unsqueeze(first, 1));
+        at[axis] =
+            kiln_add(kiln_mul_scalar(at[axis], (double)by->dilation[axis]), axis ? first : kiln_unsqueeze(first, 1));
     }
     return kiln_add(kiln_mul_scalar(at[0], (double)x->shape[3]), at[1]);
 }
@@ -94,8 +94,8 @@ bool kiln_windows_maximum(kiln_tensor *x, const kiln_window *by, kiln_tensor **v
 {
     kiln_dtype dtype = (kiln_dtype)x->dtype;
     kiln_tensor *seen = windows_of(kiln_cast(x, KILN_I64), by, -0x1p63), *place; /* below anything that x may hold */
-    seen = kiln_reshape(seen, KILN_SHAPE(x->shape[0], x->shape[1], by->out[0], by->out[1],
-                                         by->kernel[0] * by->kernel[1]));
+    seen =
+        kiln_reshape(seen, KILN_SHAPE(x->shape[0], x->shape[1], by->out[0], by->out[1], by->kernel[0] * by->kernel[1]));
     *values = kiln_cast(kiln_max(seen, -1, false, &place), dtype);
     *indices = NULL;
     kiln_on_device (x->device)
@@ -117,8 +117,8 @@ static kiln_tensor *elements_along(const kiln_tensor *x, const kiln_window *by, 
 kiln_tensor *kiln_windows_mean(kiln_tensor *x, const kiln_window *by, bool include_pad)
 {
     kiln_tensor *sums = kiln_sum(windows_of(x, by, 0), KILN_DIMS(4, 5), false);
-    kiln_tensor *count = kiln_mul(kiln_unsqueeze(elements_along(x, by, 0, include_pad), 1),
-                                  elements_along(x, by, 1, include_pad));
+    kiln_tensor *count =
+        kiln_mul(kiln_unsqueeze(elements_along(x, by, 0, include_pad), 1), elements_along(x, by, 1, include_pad));
     /* The rows themselves, which give 0 for a window without elements. */
     kiln_tensor *rest = kiln_pw_call(&kiln_op_fmod, KILN_IN(sums, count), KILN_NO_ATTRS);
     kiln_tensor *mean = kiln_pw_call(&kiln_op_floor_divide, KILN_IN(kiln_sub(sums, rest), count), KILN_NO_ATTRS);

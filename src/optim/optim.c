@@ -1,6 +1,7 @@
 /* Optimizers: groups of parameters, their state, and the step that updates them all. */
 #include <math.h>
 #include <string.h>
+#include "core/options.h"
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "core/half.h"
@@ -98,11 +99,12 @@ static bool check_list(const char *who, kiln_params params)
     return kiln_fail(KILN_E_ARGUMENT, who, "the list of parameters is not one");
 }
 
-kiln_optim *kiln_optim_new(const char *name, kiln_params params, kiln_optim_options options)
+kiln_optim *kiln_optim_new(const char *name, kiln_params params, const kiln_optim_options *options)
 {
-    kiln_optim_options resolved;
+    kiln_optim_options given, resolved;
     const kiln_optim_rule *rule = kiln_optim_find(name);
-    if (!rule || !kiln_optim_resolve(rule, &options, &rule->defaults, &resolved) || !check_list(name, params))
+    if (!rule || !KILN_TAKE_OPTIONS(name, given, options) ||
+        !kiln_optim_resolve(rule, &given, &rule->defaults, &resolved) || !check_list(name, params))
         return NULL;
     if (!params.count) { /* what kiln_parameters gives when it fails, too */
         if (kiln_ok())
@@ -119,11 +121,12 @@ kiln_optim *kiln_optim_new(const char *name, kiln_params params, kiln_optim_opti
     return NULL;
 }
 
-bool kiln_optim_add_group(kiln_optim *o, kiln_params params, kiln_optim_options options)
+bool kiln_optim_add_group(kiln_optim *o, kiln_params params, const kiln_optim_options *options)
 {
-    kiln_optim_options resolved;
-    return kiln_optim_given(o, "optimizer") && kiln_optim_resolve(o->rule, &options, &o->groups[0], &resolved) &&
-           check_list(o->rule->op.name, params) && (params.count || kiln_ok()) && add_group(o, params, &resolved);
+    kiln_optim_options given, resolved;
+    return kiln_optim_given(o, "optimizer") && KILN_TAKE_OPTIONS(o->rule->op.name, given, options) &&
+           kiln_optim_resolve(o->rule, &given, &o->groups[0], &resolved) && check_list(o->rule->op.name, params) &&
+           (params.count || kiln_ok()) && add_group(o, params, &resolved);
 }
 
 void kiln_optim_free(kiln_optim *o)

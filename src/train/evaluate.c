@@ -1,4 +1,5 @@
 /* evaluate and predict: passes over a data set in eval mode, without gradients. */
+#include "core/options.h"
 #include "train/evaluate.h"
 
 #include <math.h>
@@ -156,8 +157,11 @@ static void show(void *context, kiln_meter *meter, int64_t done, int64_t total)
 
 static const kiln_result no_result = {.loss = NAN, .accuracy = NAN, .top5 = NAN, .perplexity = NAN, .mae = NAN};
 
-kiln_result kiln_evaluate_(kiln_module *model, kiln_dataset *data, kiln_evaluate_options o)
+kiln_result kiln_evaluate_(kiln_module *model, kiln_dataset *data, const kiln_evaluate_options *given)
 {
+    kiln_evaluate_options o;
+    if (!KILN_TAKE_OPTIONS("evaluate", o, given))
+        return no_result;
     kiln_result r = no_result;
     if (!kiln_can_begin("evaluate", model, data))
         return r;

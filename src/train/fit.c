@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
+#include "core/options.h"
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "kiln/grad.h"
@@ -403,19 +404,20 @@ static bool run(kiln_training *t)
     return !t->dirty || kiln_training_save(t);
 }
 
-kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, kiln_fit_options options)
+kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options)
 {
-    kiln_training t = {.o = options, .model = model, .called = kiln_seconds(), .best = INFINITY, .lr = NAN};
+    kiln_training t = {.model = model, .called = kiln_seconds(), .best = INFINITY, .lr = NAN};
     t.history.best = -1;
     t.log.journal.file = t.history_file.journal.file = t.folder = -1;
-    t.history_file.folder = options.checkpoint;
     t.history.stop = KILN_STOP_ERROR;
     kiln_modes modes;
-    if (!kiln_can_begin("fit", model, train) || !kiln_modes_get(&modes, model))
+    if (!KILN_TAKE_OPTIONS("fit", t.o, options) || !kiln_can_begin("fit", model, train) ||
+        !kiln_modes_get(&modes, model))
         return t.history;
+    t.history_file.folder = t.o.checkpoint;
     t.history.stop = KILN_STOP_DONE;
     t.device = kiln_module_device(model);
-    kiln_progress_init(&t.progress, options.progress);
+    kiln_progress_init(&t.progress, t.o.progress);
     if (!kiln_module_training(model)) /* otherwise parts that are in eval mode are so on purpose */
         kiln_module_train(model, true);
     bool done = false;

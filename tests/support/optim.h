@@ -3,6 +3,7 @@
 #ifndef KILN_TEST_OPTIM_H
 #define KILN_TEST_OPTIM_H
 
+#include "support/optim_with.h"
 #include "support/core.h"
 
 enum { BATCH = 6, FEATURES = 5, CLASSES = 3, STEPS = 6, VALUES = CLASSES * FEATURES + CLASSES };
@@ -31,7 +32,7 @@ static inline trainer make_params(void)
 static inline trainer make_trainer(const char *kind, kiln_optim_options options)
 {
     trainer t = make_params();
-    t.o = kiln_optim_new(kind, params_of(&t), options);
+    t.o = optim_with(kind, params_of(&t), options);
     assert_non_null(t.o);
     return t;
 }

@@ -32,10 +32,12 @@ LOOKS(f32, float)
 LOOKS(f64, double)
 
 typedef void (*look_fn)(void *context, int64_t task, int worker);
-#define ROW(name) {look_##name##_not_zero, look_##name##_probability}
+#define ROW(name)                                                                                                      \
+    {                                                                                                                  \
+        look_##name##_not_zero, look_##name##_probability                                                              \
+    }
 static const look_fn looks[KILN_DTYPES][KILN_REQUIREMENTS] = {
-    [KILN_U8] = ROW(u8),   [KILN_I32] = ROW(i32), [KILN_I64] = ROW(i64),
-    [KILN_F32] = ROW(f32), [KILN_F64] = ROW(f64),
+    [KILN_U8] = ROW(u8), [KILN_I32] = ROW(i32), [KILN_I64] = ROW(i64), [KILN_F32] = ROW(f32), [KILN_F64] = ROW(f64),
 };
 
 static void require(const kiln_cpu_call *c)
