@@ -369,13 +369,78 @@ static void test_out_parameters(void **state)
     }
 }
 
+/* ---- Without scopes ---- */
+
+/* Where no scope is open, the result is all that is left of a call. */
+#define LEAVES_NOTHING(call)                                                                                           \
+    do {                                                                                                               \
+        kiln_memory_stats before, after;                                                                               \
+        kiln_memory_get_stats(KILN_CPU, &before);                                                                      \
+        kiln_tensor *y = call;                                                                                         \
+        if (!y || !kiln_eval())                                                                                        \
+            fail_msg("%s: %s", #call, kiln_last_error()->message);                                                     \
+        kiln_release(y);                                                                                               \
+        kiln_memory_get_stats(KILN_CPU, &after);                                                                       \
+        if (after.in_use != before.in_use)                                                                             \
+            fail_msg("%s leaves %lld bytes behind", #call, (long long)(after.in_use - before.in_use));                 \
+    } while (0)
+
+static void test_without_scopes(void **state)
+{
+    (void)state;
+    kiln_tensor *x = kiln_ones(KILN_SHAPE(2, 3), KILN_F32), *row = kiln_ones(KILN_SHAPE(3), KILN_F32);
+    kiln_tensor *whole = kiln_ones(KILN_SHAPE(2, 3), KILN_I32), *flags = kiln_ones(KILN_SHAPE(2, 3), KILN_BOOL);
+    kiln_tensor *bytes = kiln_ones(KILN_SHAPE(2, 3), KILN_U8), *index = kiln_zeros(KILN_SHAPE(2), KILN_I32);
+    kiln_tensor *half = kiln_ones(KILN_SHAPE(2, 3), KILN_BF16), *number = kiln_ones(0, NULL, KILN_F32);
+    kiln_tensor *planes = kiln_ones(KILN_SHAPE(1, 2, 3), KILN_U8), *turned = kiln_transpose(x, 0, 1);
+    kiln_tensor *cube = kiln_ones(KILN_SHAPE(2, 2, 3), KILN_F32), *place = kiln_zeros(0, NULL, KILN_I32);
+    assert_true(kiln_eval());
+    LEAVES_NOTHING(kiln_add(x, half));
+    LEAVES_NOTHING(kiln_where(bytes, x, half));
+    LEAVES_NOTHING(kiln_masked_fill(x, bytes, 1));
+    LEAVES_NOTHING(kiln_pow_scalar(whole, 0.5));
+    LEAVES_NOTHING(kiln_pow_scalar(x, 3));
+    LEAVES_NOTHING(kiln_square(flags));
+    LEAVES_NOTHING(kiln_floor_divide(whole, bytes));
+    LEAVES_NOTHING(kiln_sum(whole, 0, NULL, false));
+    LEAVES_NOTHING(kiln_prod(flags, 0, NULL, false));
+    LEAVES_NOTHING(kiln_amax(whole, 0, NULL, false));
+    LEAVES_NOTHING(kiln_any(bytes, 0, NULL, false));
+    LEAVES_NOTHING(kiln_logsumexp(whole, 0, NULL, false));
+    LEAVES_NOTHING(kiln_mean_all(half));
+    LEAVES_NOTHING(kiln_cumsum(flags, 0));
+    LEAVES_NOTHING(kiln_cumprod(whole, 0));
+    LEAVES_NOTHING(kiln_matmul(x, row));
+    LEAVES_NOTHING(kiln_matmul(row, row));
+    LEAVES_NOTHING(kiln_matmul(x, turned));
+    LEAVES_NOTHING(kiln_matmul(cube, turned));
+    LEAVES_NOTHING(kiln_linear(half, half, NULL));
+    LEAVES_NOTHING(kiln_cat(2, (kiln_tensor *[]){x, half}, 0));
+    LEAVES_NOTHING(kiln_stack(2, (kiln_tensor *[]){x, half}, 0));
+    LEAVES_NOTHING(kiln_index_select(x, 0, index));
+    LEAVES_NOTHING(kiln_index_select(row, 0, place));
+    LEAVES_NOTHING(kiln_gather(number, 0, place));
+    LEAVES_NOTHING(kiln_index_add(number, 0, place, number));
+    LEAVES_NOTHING(kiln_argmax(x, KILN_FLAT, true));
+    LEAVES_NOTHING(kiln_interpolate(planes, 1, (int64_t[]){5}, KILN_NEAREST, false));
+    LEAVES_NOTHING(kiln_reshape(turned, KILN_SHAPE(6)));
+    LEAVES_NOTHING(kiln_randint(1, 9, KILN_SHAPE(3), KILN_I32));
+    LEAVES_NOTHING(kiln_randperm(5, KILN_I32));
+    LEAVES_NOTHING(kiln_l1_loss(whole, whole, KILN_SUM));
+    LEAVES_NOTHING(kiln_mse_loss(whole, x, KILN_SUM));
+    LEAVES_NOTHING(kiln_softmax(half, 0));
+    kiln_tensor *all[] = {x, row, whole, flags, bytes, index, half, number, planes, turned, cube, place};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        kiln_release(all[i]);
+}
+
 int main(void)
 {
     ndevices = devices_under_test(devices);
 #define UNIT(name) cmocka_unit_test_setup_teardown(name, memory_before, memory_after)
     const struct CMUnitTest tests[] = {
         UNIT(test_refusals),         UNIT(test_taken), UNIT(test_found_when_run), UNIT(test_divisions_that_are_fine),
-        UNIT(test_views_and_copies), UNIT(test_null),  UNIT(test_out_parameters),
+        UNIT(test_views_and_copies), UNIT(test_null),  UNIT(test_out_parameters), UNIT(test_without_scopes),
     };
     return test_exit(cmocka_run_group_tests(tests, NULL, NULL));
 }

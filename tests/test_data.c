@@ -203,8 +203,10 @@ static void test_nothing(void **state)
     (void)state;
     kiln_data_free(NULL);
     assert_int_equal(kiln_data_count(NULL), 0);
+    expect_error(KILN_E_ARGUMENT, "data_count", "NULL");
     assert_int_equal(kiln_data_describe(NULL).count, 0);
     assert_string_equal(kiln_data_describe(NULL).name, "");
+    expect_error(KILN_E_ARGUMENT, "data_describe", "NULL");
 }
 
 /* ---- Digits ---- */

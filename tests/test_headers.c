@@ -1,6 +1,6 @@
 /* The public headers as programs see them: the README's program, every example and every header by itself, compiled
- * without a warning by every C and C++ compiler that is there; and option lists of programs that know fewer options than
- * the library, or more. */
+ * without a warning by every C and C++ compiler that is there; and option lists of programs that know fewer options
+ * than the library, or more. */
 #include "support/command.h"
 #include "kiln.h"
 #include "support/where.h"
@@ -12,12 +12,9 @@ static const compiler c_compilers[] = {{"gcc", "-std=c11 -pedantic -Wall -Wextra
                                        {"clang", "-std=c11 -pedantic -Wall -Wextra"},
                                        {"cc", "-std=c11 -pedantic -Wall -Wextra"},
                                        {NULL, NULL}};
-static const compiler cxx_compilers[] = {{"g++", "-std=c++17 -Wall -Wextra"},
-                                         {"clang++", "-std=c++17 -Wall -Wextra"},
-                                         {"c++", "-std=c++17 -Wall -Wextra"},
-                                         {"g++", "-std=c++20 -Wall -Wextra"},
-                                         {"clang++", "-std=c++20 -Wall -Wextra"},
-                                         {NULL, NULL}};
+static const compiler cxx_compilers[] = {
+    {"g++", "-std=c++17 -Wall -Wextra"}, {"clang++", "-std=c++17 -Wall -Wextra"}, {"c++", "-std=c++17 -Wall -Wextra"},
+    {"g++", "-std=c++20 -Wall -Wextra"}, {"clang++", "-std=c++20 -Wall -Wextra"}, {NULL, NULL}};
 static char include[PATH_MAX], root[PATH_MAX];
 
 /* Compiles a file with each of them; not one word may be said. */
@@ -85,8 +82,8 @@ static void test_headers_alone(void **state)
     char *list = strdup(out);
     for (char *rest = list, *name; (name = strtok_r(rest, "\n", &rest));) {
         char text[400];
-        snprintf(text, sizeof text, "#include <%s%s>\n#include <%s%s>\nint unused;\n", strcmp(name, "kiln.h") ? "kiln/" : "",
-                 name, strcmp(name, "kiln.h") ? "kiln/" : "", name);
+        snprintf(text, sizeof text, "#include <%s%s>\n#include <%s%s>\nint unused;\n",
+                 strcmp(name, "kiln.h") ? "kiln/" : "", name, strcmp(name, "kiln.h") ? "kiln/" : "", name);
         put_text("alone.c", text);
         put_text("alone.cpp", text);
         compile(c_compilers, "alone.c");

@@ -352,16 +352,17 @@ static void test_refused(void **state)
     assert_null(kiln_loader_new(d, .device = KILN_NO_DEVICE));
     expect_error(KILN_E_DEVICE, NULL, NULL);
     assert_false(kiln_loader_next(NULL, &b));
-    expect_error(KILN_E_ARGUMENT, "loader_next", "loader");
+    expect_error(KILN_E_ARGUMENT, "loader_next", "operand 1");
     assert_false(kiln_loader_seek(NULL, 0, 0));
     expect_error(KILN_E_ARGUMENT, "loader_seek", "NULL");
     kiln_loader *l = LOADER(d);
     assert_int_equal(kiln_loader_batch_size(l, 0), 32);
     assert_false(kiln_loader_next(l, NULL));
-    expect_error(KILN_E_ARGUMENT, "loader_next", "batch");
+    expect_error(KILN_E_ARGUMENT, "loader_next", "operand 2");
     kiln_loader_free(l);
     kiln_loader_free(NULL);
     assert_int_equal(kiln_loader_batches(NULL), 0);
+    expect_error(KILN_E_ARGUMENT, "loader_batches", "NULL");
     kiln_dataset *few = kiln_data_range(d, 0, 7);
     l = LOADER(few); /* the default gives way */
     assert_int_equal(kiln_loader_batch_size(l, 0), 7);
@@ -586,6 +587,7 @@ static void test_waited(void **state)
         kiln_data_free(d);
     }
     assert_true(kiln_loader_waited(NULL) == 0);
+    expect_error(KILN_E_ARGUMENT, "loader_waited", "NULL");
 }
 
 int main(void)

@@ -253,6 +253,23 @@ static void test_predict(void **state)
     kiln_module_free(net);
 }
 
+/* A model that hands its input back: the batches stay the loader's. */
+static void test_predict_identity(void **state)
+{
+    (void)state;
+    static scores s;
+    make_scores(&s);
+    kiln_module *net = kiln_nn_sequential(kiln_nn_identity(), kiln_nn_dropout(0.5));
+    kiln_dataset *d = scores_set(&s, KILN_SHAPE(ROWS, CLASSES));
+    kiln_scope {
+        kiln_tensor *all = kiln_predict(net, d, 64);
+        assert_non_null(all);
+        assert_memory_equal(core_f32(all), s.x, ROWS * CLASSES * sizeof *s.x);
+    }
+    kiln_data_free(d);
+    kiln_module_free(net);
+}
+
 /* ---- What does not fit ---- */
 
 static void test_errors(void **state)
@@ -322,9 +339,10 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_labels),     core_test(test_sequences), core_test(test_few_classes),
-        core_test(test_regression), core_test(test_yes_or_no), core_test(test_modes),
-        core_test(test_predict),    core_test(test_errors),    core_test(test_memory_runs_out),
+        core_test(test_labels),          core_test(test_sequences),        core_test(test_few_classes),
+        core_test(test_regression),      core_test(test_yes_or_no),        core_test(test_modes),
+        core_test(test_predict),         core_test(test_predict_identity), core_test(test_errors),
+        core_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);
 }

@@ -130,6 +130,7 @@ static void test_move_fails(void **state)
     assert_false(kiln_module_to(NULL, here));
     expect_error(KILN_E_ARGUMENT, "module_to", NULL);
     assert_int_equal(kiln_module_device(NULL), here);
+    expect_error(KILN_E_ARGUMENT, "module_device", "NULL");
 }
 
 int main(void)

@@ -1,6 +1,7 @@
 /* Optimizers around the formulas (test_optim_golden has those) and around failing steps (test_optim_steps): options and
  * groups, state that is saved, restored and moved, clipping, averages, and what is said about mistakes. */
 #include "core/alloc.h"
+#include "core/counts.h"
 #include "support/optim.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
@@ -87,6 +88,7 @@ static void test_bad_options(void **state)
     assert_true(isnan(kiln_optim_lr(NULL, 0)));
     expect_error(KILN_E_ARGUMENT, "optimizer", "NULL");
     kiln_zero_grad(NULL);
+    expect_error(KILN_E_ARGUMENT, "zero_grad", "NULL");
     kiln_optim_free(NULL);
     assert_true(kiln_ok());
     free_trainer(&t);
@@ -121,6 +123,17 @@ static void test_bad_schedules(void **state)
         assert_true(kiln_schedule_advance(s));
     assert_true(kiln_optim_lr(t.o, 0) == 1);
     kiln_schedule_free(s);
+
+    s = kiln_schedule_exponential(t.o, 1e200); /* a rate that is no number is said, not set */
+    assert_true(kiln_schedule_advance(s));
+    assert_false(kiln_schedule_advance(s));
+    expect_error(KILN_E_ARGUMENT, "sgd", "learning rate");
+    assert_false(kiln_schedule_set(s, (kiln_schedule_state){.unit = KILN_COUNT_MAX, .factor = 1}));
+    kiln_error_clear();
+    assert_false(kiln_schedule_advance(s));
+    expect_error(KILN_E_STATE, "schedule_exponential", "end");
+    kiln_schedule_free(s);
+    kiln_optim_set_lr(t.o, 0, 1);
 
     s = kiln_schedule_cosine(t.o, 3, 0.5); /* when it is over it stays where it is */
     for (int i = 0; i < 6; i++)

@@ -307,6 +307,7 @@ static void test_files_that_are_none(void **state)
     assert_null(kiln_safetensors_open(files_path("pipe")));
     expect_error(KILN_E_FORMAT, "safetensors", "not a regular file");
     assert_int_equal(kiln_safetensors_count(NULL), 0);
+    expect_error(KILN_E_ARGUMENT, "safetensors", "NULL");
     kiln_safetensors_close(NULL);
 }
 

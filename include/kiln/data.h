@@ -25,7 +25,7 @@ typedef struct kiln_data_info {
     bool text;       /* x and y are bytes of a text, y one further than x */
     bool repeatable; /* a sample is the same each time it is read, so a loader may read it once and keep it */
 } kiln_data_info;
-KILN_API kiln_data_info kiln_data_describe(const kiln_dataset *d); /* count 0 and name "" for NULL */
+KILN_API kiln_data_info kiln_data_describe(const kiln_dataset *d); /* count 0 and name "" with an error for NULL */
 KILN_API int64_t kiln_data_count(const kiln_dataset *d);
 KILN_API void kiln_data_free(kiln_dataset *d); /* NULL is fine; not while a loader uses it */
 

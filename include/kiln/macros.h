@@ -1,5 +1,6 @@
-/* How the macros of the other headers write lists and options. In C these are compound literals, in C++ temporaries, which
- * live until the end of the statement they are written in. Programs use the macros; they have no need of what is here. */
+/* How the macros of the other headers write lists and options. In C these are compound literals, in C++ temporaries,
+ * which live until the end of the statement they are written in. Programs use the macros; they have no need of what is
+ * here. */
 #ifndef KILN_MACROS_H
 #define KILN_MACROS_H
 
@@ -40,8 +41,8 @@ template <class T> const T *kiln_address_(const T &value)
     }
 
 /* The address of an option list: a struct that begins with its size; what is not given is 0, which stands for the
- * default. Options are added at a struct's end. So a program that was compiled before there was one goes on to work with
- * the library that has it, and one that sets it is refused by a library that has not. */
+ * default. Options are added at a struct's end. So a program that was compiled before there was one goes on to work
+ * with the library that has it, and one that sets it is refused by a library that has not. */
 #define KILN_OPTIONS_(type, ...) (&(const type){.size = sizeof(type), __VA_ARGS__})
 
 #endif

@@ -13,6 +13,12 @@ KILN_PLUGIN_API void *kiln_fail(kiln_code code, const char *operation, const cha
 /* NULL was given as an operand (1 is the first): an error of its own only where none explains it yet. */
 KILN_PLUGIN_API void *kiln_fail_null(const char *operation, int operand);
 
+/* Whether the first operand is there; false with that error otherwise. */
+static inline bool kiln_given(const void *operand, const char *operation)
+{
+    return operand || kiln_fail_null(operation, 1);
+}
+
 /* Adds the hint to the error just kept by kiln_fail (a no-op when an earlier error is the one that stays). */
 KILN_PLUGIN_API void *kiln_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -18,8 +18,10 @@ bool kiln_options_take(const char *operation, void *own, size_t size, const void
     const unsigned char *beyond = given;
     for (size_t i = size; i < theirs; i++)
         if (beyond[i]) {
-            kiln_fail(KILN_E_ARGUMENT, operation, "an option is set that this version of the library does not have: "
-                      "%zu bytes of options, of which it knows %zu", theirs, size);
+            kiln_fail(KILN_E_ARGUMENT, operation,
+                      "an option is set that this version of the library does not have: "
+                      "%zu bytes of options, of which it knows %zu",
+                      theirs, size);
             return kiln_hint("use the library that the program was compiled for, or a newer one");
         }
     if (given)

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* own = what was given (NULL: nothing, all defaults), as far as both sides know it; what only this side knows is 0. False
- * with an error in the operation's name when the size is none, or an option is set that is not known here. */
+/* own = what was given (NULL: nothing, all defaults), as far as both sides know it; what only this side knows is 0.
+ * False with an error in the operation's name when the size is none, or an option is set that is not known here. */
 #define KILN_TAKE_OPTIONS(operation, own, given) kiln_options_take(operation, &(own), sizeof(own), given)
 bool kiln_options_take(const char *operation, void *own, size_t size, const void *given);
 

@@ -76,12 +76,12 @@ bool kiln_dataset_init(kiln_dataset *d, const kiln_dataset_kind *kind, const kil
 
 kiln_data_info kiln_data_describe(const kiln_dataset *d)
 {
-    return d ? d->info : (kiln_data_info){.x.dtype = KILN_DTYPES, .y.dtype = KILN_DTYPES};
+    return kiln_given(d, "data_describe") ? d->info : (kiln_data_info){.x.dtype = KILN_DTYPES, .y.dtype = KILN_DTYPES};
 }
 
 int64_t kiln_data_count(const kiln_dataset *d)
 {
-    return d ? d->info.count : 0;
+    return kiln_given(d, "data_count") ? d->info.count : 0;
 }
 
 void kiln_data_free(kiln_dataset *d)
@@ -198,7 +198,7 @@ kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t count)
 {
     static const kiln_dataset_kind kind = {.read = read_of_range, .stored = range_stored, .whole = whole_of_range};
     if (!d)
-        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "data_range", "the data set is NULL") : NULL;
+        return kiln_fail_null("data_range", 1);
     if (first < 0 || count < 1 || first > d->info.count || count > d->info.count - first)
         return kiln_fail(KILN_E_ARGUMENT, "data_range",
                          "%s has samples 0 … %lld: %lld of them from number %lld are not there", d->info.name,

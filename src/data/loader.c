@@ -101,7 +101,7 @@ kiln_loader *kiln_loader_new_(kiln_dataset *d, const kiln_loader_options *given)
     if (!KILN_TAKE_OPTIONS("loader_new", o, given))
         return NULL;
     if (!d)
-        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "loader_new", "the data set is NULL") : NULL;
+        return kiln_fail_null("loader_new", 1);
     if (!check_options(d, &o))
         return NULL;
     kiln_loader *l = kiln_alloc_zero(1, sizeof *l);
@@ -249,7 +249,7 @@ bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
     if (b)
         *b = (kiln_batch){0};
     if (!l || !b)
-        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "loader_next", "the %s is NULL", l ? "batch" : "loader") : NULL;
+        return kiln_fail_null("loader_next", l ? 2 : 1);
     if (l->index >= l->ring.batches) {
         release_batch(l);
         l->epoch++;
@@ -271,7 +271,7 @@ bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
 bool kiln_loader_seek(kiln_loader *l, int64_t epoch, int64_t index)
 {
     if (!l)
-        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "loader_seek", "the loader is NULL") : NULL;
+        return kiln_fail_null("loader_seek", 1);
     if (epoch < 0 || index < 0 || index > l->ring.batches)
         return kiln_fail(KILN_E_ARGUMENT, "loader_seek", "there is no batch %lld of epoch %lld: an epoch has %lld",
                          (long long)index, (long long)epoch, (long long)l->ring.batches);
@@ -286,21 +286,23 @@ bool kiln_loader_seek(kiln_loader *l, int64_t epoch, int64_t index)
 
 int64_t kiln_loader_batches(const kiln_loader *l)
 {
-    return l ? l->ring.batches : 0;
+    return kiln_given(l, "loader_batches") ? l->ring.batches : 0;
 }
 
 int64_t kiln_loader_batch_size(const kiln_loader *l, int64_t index)
 {
-    return l && index >= 0 && index < l->ring.batches ? kiln_ring_batch_size(&l->ring, index) : 0;
+    return kiln_given(l, "loader_batch_size") && index >= 0 && index < l->ring.batches
+               ? kiln_ring_batch_size(&l->ring, index)
+               : 0;
 }
 
 int64_t kiln_loader_sample(const kiln_loader *l, int64_t epoch, int64_t position)
 {
-    if (!l || epoch < 0 || position < 0 || position >= l->ring.data->info.count) {
-        if (l)
-            kiln_fail(KILN_E_ARGUMENT, "loader_sample", "there is no place %lld in epoch %lld: %s has %lld samples",
-                      (long long)position, (long long)epoch, l->ring.data->info.name,
-                      (long long)l->ring.data->info.count);
+    if (!kiln_given(l, "loader_sample"))
+        return -1;
+    if (epoch < 0 || position < 0 || position >= l->ring.data->info.count) {
+        kiln_fail(KILN_E_ARGUMENT, "loader_sample", "there is no place %lld in epoch %lld: %s has %lld samples",
+                  (long long)position, (long long)epoch, l->ring.data->info.name, (long long)l->ring.data->info.count);
         return -1;
     }
     kiln_order order;
@@ -310,5 +312,5 @@ int64_t kiln_loader_sample(const kiln_loader *l, int64_t epoch, int64_t position
 
 double kiln_loader_waited(const kiln_loader *l)
 {
-    return l ? l->ring.waited : 0;
+    return kiln_given(l, "loader_waited") ? l->ring.waited : 0;
 }

@@ -85,12 +85,12 @@ void kiln_safetensors_close(kiln_safetensors *f)
 
 int64_t kiln_safetensors_count(const kiln_safetensors *f)
 {
-    return f ? f->count : 0;
+    return kiln_given(f, who) ? f->count : 0;
 }
 
 const kiln_safetensor *kiln_safetensors_at(const kiln_safetensors *f, int64_t i)
 {
-    if (!f)
+    if (!kiln_given(f, who))
         return NULL;
     if (i < 0 || i >= f->count)
         return kiln_fail(KILN_E_INDEX, who, "%s has %lld tensors; there is no number %lld", f->path,
@@ -100,7 +100,7 @@ const kiln_safetensor *kiln_safetensors_at(const kiln_safetensors *f, int64_t i)
 
 int64_t kiln_safetensors_find(const kiln_safetensors *f, const char *name)
 {
-    for (int64_t low = 0, high = f && name ? f->count : 0; low < high;) {
+    for (int64_t low = 0, high = kiln_given(f, who) && name ? f->count : 0; low < high;) {
         int64_t middle = low + (high - low) / 2;
         int order = strcmp(f->by_name[middle].name, name);
         if (order == 0)
@@ -115,22 +115,23 @@ int64_t kiln_safetensors_find(const kiln_safetensors *f, const char *name)
 
 int kiln_safetensors_metas(const kiln_safetensors *f)
 {
-    return f ? (int)f->metas : 0;
+    return kiln_given(f, who) ? (int)f->metas : 0;
 }
 
 kiln_meta kiln_safetensors_meta_at(const kiln_safetensors *f, int i)
 {
-    if (f && i >= 0 && i < f->metas)
+    if (!kiln_given(f, who))
+        return (kiln_meta){0};
+    if (i >= 0 && i < f->metas)
         return f->meta[i];
-    if (f)
-        kiln_fail(KILN_E_INDEX, who, "%s has %lld pairs of metadata; there is no number %d", f->path,
-                  (long long)f->metas, i);
+    kiln_fail(KILN_E_INDEX, who, "%s has %lld pairs of metadata; there is no number %d", f->path, (long long)f->metas,
+              i);
     return (kiln_meta){0};
 }
 
 const char *kiln_safetensors_meta(const kiln_safetensors *f, const char *key)
 {
-    for (int64_t i = 0; f && key && i < f->metas; i++)
+    for (int64_t i = 0; kiln_given(f, who) && key && i < f->metas; i++)
         if (!strcmp(f->meta[i].key, key))
             return f->meta[i].value;
     return NULL;
@@ -193,7 +194,7 @@ bool kiln_safetensors_load_into(kiln_safetensors *f, int64_t i, kiln_tensor *t)
 {
     const kiln_safetensor *source = kiln_safetensors_at(f, i);
     if (!source || !t)
-        return f && t ? false : kiln_ok() && kiln_fail(KILN_E_ARGUMENT, who, "the file or the tensor is NULL");
+        return source ? kiln_fail_null(who, 3) : NULL;
     kiln_dtype dtype = kiln_dtype_of(t);
     if (source->ndim != kiln_ndim(t) || memcmp(source->shape, kiln_shape(t), (size_t)source->ndim * sizeof(int64_t)))
         return kiln_fail(KILN_E_SHAPE, who, "%s: '%.80s' is %s, but the tensor it is to be loaded into is %s", f->path,

@@ -78,10 +78,10 @@ static bool add_pair(json_t *object, const char *key, json_t *value, const char 
     bool twice = key && json_object_get(object, key);
     if (key && value && !twice && json_object_set_new(object, key, value) == 0) /* takes value, also when it fails */
         return true;
-    if (twice) {
+    if (twice || !key)
         json_decref(value);
+    if (twice)
         return kiln_fail(KILN_E_ARGUMENT, who, "%s: the name '%.80s' is given twice", path, key);
-    }
     return kiln_fail(KILN_E_ARGUMENT, who, "%s: '%.80s' or its value is not UTF-8 text", path, key ? key : "(null)");
 }
 

@@ -144,5 +144,5 @@ bool kiln_module_outline(const kiln_module *m, uint64_t *outline)
 
 void *kiln_module_context(const kiln_module *m)
 {
-    return m && m->layer == &own_layer ? ((const own *)m)->context : NULL;
+    return kiln_given(m, "module_context") && m->layer == &own_layer ? ((const own *)m)->context : NULL;
 }

@@ -82,6 +82,8 @@ static void note_shape(const kiln_tensor *y, void *context)
 bool kiln_module_shape(kiln_module *m, int ndim, const int64_t *shape, kiln_dtype dtype, int *out_ndim,
                        int64_t *out_shape)
 {
+    if (out_ndim)
+        *out_ndim = 0;
     if (!m || !out_ndim || !out_shape)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "module_shape", "the %s is NULL", m ? "result" : "module")
                          : false;

@@ -159,7 +159,7 @@ kiln_params kiln_state(kiln_module *m)
 int64_t kiln_parameter_count(kiln_module *m)
 {
     int64_t n = 0;
-    if (!m)
+    if (!kiln_given(m, "parameter_count"))
         return 0;
     for (int64_t i = 0; i < m->nmembers; i++)
         n += m->members[i].buffer ? 0 : kiln_numel(m->members[i].tensor);

@@ -258,12 +258,12 @@ static kiln_module *walk_path(const kiln_module *m, const char *path, size_t len
 
 kiln_module *kiln_module_child(const kiln_module *m, const char *path)
 {
-    return m && path ? walk_path(m, path, strlen(path)) : NULL;
+    return kiln_given(m, "module_child") && path ? walk_path(m, path, strlen(path)) : NULL;
 }
 
 kiln_tensor *kiln_module_tensor(const kiln_module *m, const char *path)
 {
-    if (!m || !path)
+    if (!kiln_given(m, "module_tensor") || !path)
         return NULL;
     const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
     const kiln_module *owner = dot ? walk_path(m, path, (size_t)(dot - path)) : m;
@@ -272,17 +272,17 @@ kiln_tensor *kiln_module_tensor(const kiln_module *m, const char *path)
 
 const char *kiln_module_kind(const kiln_module *m)
 {
-    return m ? m->kind : "";
+    return kiln_given(m, "module_kind") ? m->kind : "";
 }
 
 int kiln_module_children(const kiln_module *m)
 {
-    return m ? (int)m->nchildren : 0;
+    return kiln_given(m, "module_children") ? (int)m->nchildren : 0;
 }
 
 kiln_module *kiln_module_child_at(const kiln_module *m, int i, const char **name)
 {
-    bool there = m && i >= 0 && i < m->nchildren;
+    bool there = kiln_given(m, "module_child_at") && i >= 0 && i < m->nchildren;
     if (name)
         *name = there ? m->children[i]->name : NULL;
     return there ? m->children[i] : NULL;
@@ -292,7 +292,7 @@ kiln_module *kiln_module_child_at(const kiln_module *m, int i, const char **name
 
 void kiln_module_train(kiln_module *m, bool training)
 {
-    if (!m)
+    if (!kiln_given(m, "module_train"))
         return;
     m->training = training;
     for (int64_t i = 0; i < m->nchildren; i++)
@@ -301,13 +301,13 @@ void kiln_module_train(kiln_module *m, bool training)
 
 bool kiln_module_training(const kiln_module *m)
 {
-    return m && kiln_module_trains(m);
+    return kiln_given(m, "module_training") && kiln_module_trains(m);
 }
 
 bool kiln_module_freeze(kiln_module *m, bool frozen)
 {
     if (!m)
-        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "module_freeze", "the module is NULL") : false;
+        return kiln_fail_null("module_freeze", 1);
     for (int64_t i = 0; i < m->nmembers; i++) {
         kiln_tensor *t = m->members[i].tensor;
         if (m->members[i].buffer)

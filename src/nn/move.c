@@ -45,7 +45,7 @@ static bool move_all(kiln_params state, kiln_device device, kiln_tensor **moved)
 bool kiln_module_to(kiln_module *m, kiln_device device)
 {
     if (!m)
-        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "module_to", "the module is NULL") : false;
+        return kiln_fail_null("module_to", 1);
     uint64_t failures = kiln_fail_count();
     kiln_params state = kiln_device_describe(device, NULL) ? kiln_state(m) : (kiln_params){0};
     if (kiln_fail_count() != failures || !kiln_eval()) /* what is pending belongs to the device it was written for */
@@ -70,6 +70,6 @@ static kiln_device first_device(const kiln_module *m)
 
 kiln_device kiln_module_device(const kiln_module *m)
 {
-    kiln_device device = m ? first_device(m) : KILN_NO_DEVICE;
+    kiln_device device = kiln_given(m, "module_device") ? first_device(m) : KILN_NO_DEVICE;
     return device == KILN_NO_DEVICE ? kiln_default_device() : device;
 }

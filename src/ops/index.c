@@ -77,11 +77,12 @@ static bool are_mixed(const kiln_tensor *a, const kiln_tensor *b, const kiln_ten
 
 kiln_tensor *kiln_gather(kiln_tensor *x, int dim, kiln_tensor *index)
 {
+    KILN_TIDY;
     if (are_mixed(x, index, index)) {
         kiln_tensor *y = kiln_gather(as_list(x), dim, as_list(index));
-        return index->ndim ? y : kiln_squeeze(y, 0);
+        return KILN_KEPT(index->ndim ? y : kiln_squeeze(y, 0));
     }
-    return KILN_OP(gather, KILN_IN(x, as_index(index)), KILN_I(dim));
+    return KILN_KEPT(KILN_OP(gather, KILN_IN(x, as_index(index)), KILN_I(dim)));
 }
 
 /* ---- scatter, scatter_add ---- */
@@ -192,11 +193,12 @@ const kiln_op kiln_op_scatter_add = {
 
 static kiln_tensor *scatter(const kiln_op *op, kiln_tensor *x, int dim, kiln_tensor *index, kiln_tensor *src)
 {
+    KILN_TIDY;
     if (are_mixed(x, index, src)) {
         kiln_tensor *y = scatter(op, as_list(x), dim, as_list(index), as_list(src));
-        return x->ndim ? y : kiln_squeeze(y, 0);
+        return KILN_KEPT(x->ndim ? y : kiln_squeeze(y, 0));
     }
-    return kiln_op_one(op, KILN_IN(x, as_index(index), src), KILN_I(dim));
+    return KILN_KEPT(kiln_op_one(op, KILN_IN(x, as_index(index), src), KILN_I(dim)));
 }
 
 kiln_tensor *kiln_scatter(kiln_tensor *x, int dim, kiln_tensor *index, kiln_tensor *src)
@@ -212,9 +214,11 @@ static bool are_bools(const kiln_tensor *a, const kiln_tensor *b)
 /* Bools are counted: a sum is true when one of its terms is. */
 kiln_tensor *kiln_scatter_add(kiln_tensor *x, int dim, kiln_tensor *index, kiln_tensor *src)
 {
+    KILN_TIDY;
     if (are_bools(x, src))
-        return kiln_cast(kiln_scatter_add(kiln_cast(x, KILN_I64), dim, index, kiln_cast(src, KILN_I64)), KILN_BOOL);
-    return scatter(&kiln_op_scatter_add, x, dim, index, src);
+        return KILN_KEPT(
+            kiln_cast(kiln_scatter_add(kiln_cast(x, KILN_I64), dim, index, kiln_cast(src, KILN_I64)), KILN_BOOL));
+    return KILN_KEPT(scatter(&kiln_op_scatter_add, x, dim, index, src));
 }
 
 /* ---- index_select, index_add ---- */
@@ -261,13 +265,14 @@ const kiln_op kiln_op_index_select = {
 
 kiln_tensor *kiln_index_select(kiln_tensor *x, int dim, kiln_tensor *index)
 {
+    KILN_TIDY;
     index = as_list(index);
     if (!x || !index || x->ndim)
-        return KILN_OP(index_select, KILN_IN(x, as_index(index)), KILN_I(dim));
+        return KILN_KEPT(KILN_OP(index_select, KILN_IN(x, as_index(index)), KILN_I(dim)));
     if (kiln_numel(index) != 1)
         return kiln_fail(KILN_E_SHAPE, "index_select", "x has no dims, so that one index is needed, not %s",
                          kiln_shape_of(index));
-    return kiln_squeeze(kiln_index_select(as_list(x), dim, index), 0);
+    return KILN_KEPT(kiln_squeeze(kiln_index_select(as_list(x), dim, index), 0));
 }
 
 static bool infer_index_add(kiln_call *c)
@@ -313,12 +318,14 @@ const kiln_op kiln_op_index_add = {
 
 kiln_tensor *kiln_index_add(kiln_tensor *x, int dim, kiln_tensor *index, kiln_tensor *src)
 {
+    KILN_TIDY;
     if (are_bools(x, src))
-        return kiln_cast(kiln_index_add(kiln_cast(x, KILN_I64), dim, index, kiln_cast(src, KILN_I64)), KILN_BOOL);
+        return KILN_KEPT(
+            kiln_cast(kiln_index_add(kiln_cast(x, KILN_I64), dim, index, kiln_cast(src, KILN_I64)), KILN_BOOL));
     index = as_list(index);
     if (x && src && x->ndim == 0 && src->ndim == 0)
-        return kiln_squeeze(kiln_index_add(as_list(x), dim, index, as_list(src)), 0);
-    return KILN_OP(index_add, KILN_IN(x, as_index(index), src), KILN_I(dim));
+        return KILN_KEPT(kiln_squeeze(kiln_index_add(as_list(x), dim, index, as_list(src)), 0));
+    return KILN_KEPT(KILN_OP(index_add, KILN_IN(x, as_index(index), src), KILN_I(dim)));
 }
 
 /* ---- as_strided_add ---- */

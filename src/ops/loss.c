@@ -362,35 +362,39 @@ static kiln_tensor *promoted(kiln_tensor *x, const kiln_tensor *target)
 
 kiln_tensor *kiln_mse_loss(kiln_tensor *x, kiln_tensor *target, kiln_reduction reduction)
 {
+    KILN_TIDY;
     x = promoted(x, target);
-    return KILN_OP(mse_loss, KILN_IN(x, target), KILN_I(reduction));
+    return KILN_KEPT(KILN_OP(mse_loss, KILN_IN(x, target), KILN_I(reduction)));
 }
 
 /* Distances of integers are integers; they have no mean. */
 kiln_tensor *kiln_l1_loss(kiln_tensor *x, kiln_tensor *target, kiln_reduction reduction)
 {
+    KILN_TIDY;
     x = promoted(x, target);
     if (x && target && !kiln_dtype_is_float((kiln_dtype)x->dtype) && (reduction == KILN_SUM || reduction == KILN_NONE))
-        return reduce_loss(kiln_abs(kiln_sub(x, target)), reduction);
-    return KILN_OP(l1_loss, KILN_IN(x, target), KILN_I(reduction));
+        return KILN_KEPT(reduce_loss(kiln_abs(kiln_sub(x, target)), reduction));
+    return KILN_KEPT(KILN_OP(l1_loss, KILN_IN(x, target), KILN_I(reduction)));
 }
 
 kiln_tensor *kiln_huber_loss(kiln_tensor *x, kiln_tensor *target, double delta, kiln_reduction reduction)
 {
+    KILN_TIDY;
     if (!(delta > 0))
         return kiln_fail(KILN_E_ARGUMENT, "huber_loss", "delta is %g; it must be positive", delta);
     kiln_attrs a = {.nints = 1, .nfloats = 1, .i = {reduction}, .f = {delta}};
-    return KILN_OP(huber_loss, KILN_IN(promoted(x, target), target), &a);
+    return KILN_KEPT(KILN_OP(huber_loss, KILN_IN(promoted(x, target), target), &a));
 }
 
 kiln_tensor *kiln_smooth_l1_loss(kiln_tensor *x, kiln_tensor *target, double beta, kiln_reduction reduction)
 {
+    KILN_TIDY;
     if (!(beta >= 0))
         return kiln_fail(KILN_E_ARGUMENT, "smooth_l1_loss", "beta is %g; it must not be negative", beta);
     if (beta == 0)
-        return kiln_l1_loss(x, target, reduction);
+        return KILN_KEPT(kiln_l1_loss(x, target, reduction));
     kiln_attrs a = {.nints = 1, .nfloats = 1, .i = {reduction}, .f = {beta}};
-    return KILN_OP(smooth_l1_loss, KILN_IN(promoted(x, target), target), &a);
+    return KILN_KEPT(KILN_OP(smooth_l1_loss, KILN_IN(promoted(x, target), target), &a));
 }
 
 kiln_tensor *kiln_binary_cross_entropy(kiln_tensor *p, kiln_tensor *target, kiln_tensor *weight,

@@ -178,17 +178,18 @@ static kiln_tensor *product_of_rows(kiln_tensor *a, kiln_tensor *b)
 
 kiln_tensor *kiln_matmul(kiln_tensor *a, kiln_tensor *b)
 {
+    KILN_TIDY;
     if (!a || !b)
         return kiln_fail_null("matmul", a ? 2 : 1);
     if (!is_number("matmul", "a", a) || !is_number("matmul", "b", b) || !inner_sizes_fit("matmul", a, b))
         return NULL;
     if (a->ndim == 1)
-        return kiln_squeeze(kiln_matmul(kiln_unsqueeze(a, 0), b), b->ndim == 1 ? 0 : -2);
+        return KILN_KEPT(kiln_squeeze(kiln_matmul(kiln_unsqueeze(a, 0), b), b->ndim == 1 ? 0 : -2));
     if (b->ndim == 1)
-        return kiln_squeeze(kiln_matmul(a, kiln_unsqueeze(b, 1)), -1);
+        return KILN_KEPT(kiln_squeeze(kiln_matmul(a, kiln_unsqueeze(b, 1)), -1));
     if (a->ndim > 2 && b->ndim == 2)
-        return product_of_rows(a, b);
-    return KILN_OP(matmul, KILN_IN(a, b), KILN_NO_ATTRS);
+        return KILN_KEPT(product_of_rows(a, b));
+    return KILN_KEPT(KILN_OP(matmul, KILN_IN(a, b), KILN_NO_ATTRS));
 }
 
 /* ---- linear ---- */

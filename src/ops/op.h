@@ -6,6 +6,7 @@
 
 #include "kiln.h"
 #include "core/fail.h"
+#include "tensor/scope.h"
 #include "tensor/tensor.h"
 
 typedef enum kiln_class {
@@ -201,6 +202,24 @@ bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln
 
 /* The same for operations with one output: the handle, or NULL. */
 kiln_tensor *kiln_op_one(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs);
+
+/* Functions that write several operations begin with KILN_TIDY and return KILN_KEPT(result): outside any scope nobody
+ * else would release what they make on their way. */
+typedef struct kiln_tidy {
+    kiln_scope_mark scope; /* depth 0: there was one already */
+} kiln_tidy;
+static inline kiln_tidy kiln_tidy_begin(void)
+{
+    kiln_thread *th = kiln_thread_state();
+    return (kiln_tidy){th && !th->nframes ? kiln_scope_enter(false) : (kiln_scope_mark){0}};
+}
+static inline void kiln_tidy_end(kiln_tidy *t)
+{
+    if (t->scope.depth)
+        kiln_scope_leave(&t->scope);
+}
+#define KILN_TIDY         kiln_tidy tidy __attribute__((cleanup(kiln_tidy_end))) = kiln_tidy_begin()
+#define KILN_KEPT(result) (tidy.scope.depth ? kiln_keep(result) : (result))
 
 /* Creation operations have no operand to take the device from. */
 kiln_tensor *kiln_op_create(const kiln_op *op, const kiln_attrs *attrs, kiln_device device);

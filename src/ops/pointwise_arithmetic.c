@@ -194,8 +194,9 @@ const kiln_op kiln_op_rdiv_scalar = {KILN_PW_OP(rdiv_scalar, 1),
 /* The frequent powers have cheaper operations of their own. */
 kiln_tensor *kiln_pow_scalar(kiln_tensor *a, double s)
 {
+    KILN_TIDY;
     if (!a)
-        return KILN_OP(pow_scalar, KILN_IN(a), KILN_F(s));
+        return KILN_KEPT(KILN_OP(pow_scalar, KILN_IN(a), KILN_F(s)));
     kiln_dtype dtype = kiln_pw_promote_scalar(a, s);
     if (!kiln_dtype_is_float(dtype) && s < 0) {
         kiln_fail(KILN_E_ARGUMENT, "pow", "%s tensors cannot be raised to the negative power %g",
@@ -204,16 +205,16 @@ kiln_tensor *kiln_pow_scalar(kiln_tensor *a, double s)
     }
     kiln_tensor *x = kiln_cast(a, dtype);
     if (s == 2)
-        return kiln_square(x);
+        return KILN_KEPT(kiln_square(x));
     if (s == 3 && !kiln_is_half(dtype))
-        return kiln_mul(kiln_square(x), x);
+        return KILN_KEPT(kiln_mul(kiln_square(x), x));
     if (s == 0.5)
-        return kiln_sqrt(x);
+        return KILN_KEPT(kiln_sqrt(x));
     if (s == -0.5)
-        return kiln_rsqrt(x);
+        return KILN_KEPT(kiln_rsqrt(x));
     if (s == -1)
-        return kiln_reciprocal(x);
-    return KILN_OP(pow_scalar, KILN_IN(x), KILN_F(s));
+        return KILN_KEPT(kiln_reciprocal(x));
+    return KILN_KEPT(KILN_OP(pow_scalar, KILN_IN(x), KILN_F(s)));
 }
 KILN_PW_GRAD1(pow_scalar, kiln_mul(gy, KILN_OP(scaled_pow, KILN_IN(x), KILN_F(f[0] - 1, f[0]))))
 const kiln_op kiln_op_pow_scalar = {

@@ -75,13 +75,14 @@ static kiln_tensor *condition_of(kiln_tensor *t)
 
 kiln_tensor *kiln_where(kiln_tensor *condition, kiln_tensor *a, kiln_tensor *b)
 {
+    KILN_TIDY;
     kiln_tensor *in[3] = {condition_of(condition), a, b};
     if (a && b) {
         kiln_dtype dtype = kiln_pw_promote(2, in + 1);
         in[1] = kiln_cast(a, dtype);
         in[2] = kiln_cast(b, dtype);
     }
-    return kiln_op_one(&kiln_op_where, in, 3, KILN_NO_ATTRS);
+    return KILN_KEPT(kiln_op_one(&kiln_op_where, in, 3, KILN_NO_ATTRS));
 }
 static bool where_rule(kiln_grad_call *g)
 {
@@ -98,11 +99,12 @@ const kiln_op kiln_op_where = {
 /* The record's operands are (mask, x): a condition comes first in all rows. */
 kiln_tensor *kiln_masked_fill(kiln_tensor *x, kiln_tensor *mask, double value)
 {
+    KILN_TIDY;
     if (!x || !mask)
         return kiln_fail_null("masked_fill", x ? 2 : 1);
     if (!kiln_check_number("masked_fill", value, (kiln_dtype)x->dtype))
         return NULL;
-    return KILN_OP(masked_fill, KILN_IN(condition_of(mask), x), KILN_F(value));
+    return KILN_KEPT(KILN_OP(masked_fill, KILN_IN(condition_of(mask), x), KILN_F(value)));
 }
 static bool masked_fill_rule(kiln_grad_call *g)
 {

@@ -33,8 +33,9 @@ RECORD_ONLY(square, NUMBERS, FLOAT, 0, 0)
 
 kiln_tensor *kiln_square(kiln_tensor *x)
 {
+    KILN_TIDY;
     bool is_bool = x && x->dtype == KILN_BOOL; /* as of all powers, that is an i64 */
-    return kiln_pw_call(&kiln_op_square, KILN_IN(is_bool ? kiln_cast(x, KILN_I64) : x), KILN_NO_ATTRS);
+    return KILN_KEPT(kiln_pw_call(&kiln_op_square, KILN_IN(is_bool ? kiln_cast(x, KILN_I64) : x), KILN_NO_ATTRS));
 }
 
 KILN_PW_GRAD1Y(sqrt, kiln_div(gy, kiln_mul_scalar(y, 2)))

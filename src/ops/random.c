@@ -152,6 +152,7 @@ static bool holds(kiln_dtype dtype, int64_t low, int64_t last)
 /* floor(u · range) + low with 53 random bits: for small ranges as good as unbiased, for 2^53 exact. */
 kiln_tensor *kiln_randint(int64_t low, int64_t high, int ndim, const int64_t *shape, kiln_dtype dtype)
 {
+    KILN_TIDY;
     int64_t range;
     if (dtype >= KILN_DTYPES)
         return kiln_fail(KILN_E_DTYPE, "randint", "%d is no dtype", (int)dtype);
@@ -168,7 +169,7 @@ kiln_tensor *kiln_randint(int64_t low, int64_t high, int ndim, const int64_t *sh
         whole = kiln_add(whole, kiln_scalar((double)fine, KILN_I64));
     if (coarse)
         whole = kiln_add(whole, kiln_scalar((double)coarse, KILN_I64));
-    return kiln_cast(whole, dtype);
+    return KILN_KEPT(kiln_cast(whole, dtype));
 }
 
 static bool compose_bernoulli(kiln_call *c, kiln_tensor **out)
@@ -198,13 +199,14 @@ kiln_tensor *kiln_bernoulli(kiln_tensor *p)
 
 kiln_tensor *kiln_randperm(int64_t n, kiln_dtype dtype)
 {
+    KILN_TIDY;
     if (n < 0)
         return kiln_fail(KILN_E_ARGUMENT, "randperm", "%lld numbers: there must be at least 0", (long long)n);
     if (dtype >= KILN_DTYPES || !holds(dtype, 0, n - 1))
         return kiln_fail(KILN_E_DTYPE, "randperm", "%s does not hold all numbers below %lld", kiln_dtype_name(dtype),
                          (long long)n);
     kiln_tensor *u = draw(&kiln_op_random_uniform, "randperm", 1, &n, KILN_F64, kiln_default_device());
-    return kiln_cast(kiln_argsort(u, 0, false), dtype);
+    return KILN_KEPT(kiln_cast(kiln_argsort(u, 0, false), dtype));
 }
 
 const kiln_op *const kiln_ops_random[] = {&kiln_op_random_uniform, &kiln_op_random_normal, NULL};

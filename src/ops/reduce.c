@@ -401,7 +401,8 @@ static kiln_tensor *as_number(kiln_tensor *x)
 
 kiln_tensor *kiln_sum(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return reduce_call(&kiln_op_sum, as_number(x), KILN_NO_ATTRS, n, dims, keepdim);
+    KILN_TIDY;
+    return KILN_KEPT(reduce_call(&kiln_op_sum, as_number(x), KILN_NO_ATTRS, n, dims, keepdim));
 }
 
 kiln_tensor *kiln_sum_all(kiln_tensor *x)
@@ -421,13 +422,15 @@ kiln_tensor *kiln_mean_all(kiln_tensor *x)
 
 kiln_tensor *kiln_prod(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
-    return reduce_call(&kiln_op_prod, as_number(x), KILN_NO_ATTRS, n, dims, keepdim);
+    KILN_TIDY;
+    return KILN_KEPT(reduce_call(&kiln_op_prod, as_number(x), KILN_NO_ATTRS, n, dims, keepdim));
 }
 
 static kiln_tensor *extreme_call(const kiln_op *op, kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
+    KILN_TIDY;
     kiln_tensor *y = reduce_call(op, as_number(x), KILN_NO_ATTRS, n, dims, keepdim);
-    return y ? kiln_cast(y, (kiln_dtype)x->dtype) : NULL;
+    return KILN_KEPT(y ? kiln_cast(y, (kiln_dtype)x->dtype) : NULL);
 }
 
 kiln_tensor *kiln_amax(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
@@ -448,8 +451,9 @@ static kiln_tensor *as_bool(kiln_tensor *x)
 /* PyTorch still has u8 for the logic of u8, from before it had bool. */
 static kiln_tensor *logic_call(const kiln_op *op, kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
+    KILN_TIDY;
     kiln_tensor *y = reduce_call(op, as_bool(x), KILN_NO_ATTRS, n, dims, keepdim);
-    return y && x->dtype == KILN_U8 ? kiln_cast(y, KILN_U8) : y;
+    return KILN_KEPT(y && x->dtype == KILN_U8 ? kiln_cast(y, KILN_U8) : y);
 }
 
 kiln_tensor *kiln_any(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
@@ -474,9 +478,10 @@ kiln_tensor *kiln_std(kiln_tensor *x, int n, const int64_t *dims, int64_t correc
 
 kiln_tensor *kiln_logsumexp(kiln_tensor *x, int n, const int64_t *dims, bool keepdim)
 {
+    KILN_TIDY;
     if (x && !kiln_dtype_is_float(x->dtype))
         x = kiln_cast(x, KILN_F32);
-    return reduce_call(&kiln_op_logsumexp, x, KILN_NO_ATTRS, n, dims, keepdim);
+    return KILN_KEPT(reduce_call(&kiln_op_logsumexp, x, KILN_NO_ATTRS, n, dims, keepdim));
 }
 
 static enum norm_kind norm_kind_of(double p)

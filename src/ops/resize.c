@@ -84,6 +84,7 @@ static bool interpolate_compose(kiln_call *c, kiln_tensor **out)
 
 kiln_tensor *kiln_interpolate(kiln_tensor *x, int n, const int64_t *size, kiln_resize mode, bool align_corners)
 {
+    KILN_TIDY;
     if (!x)
         return kiln_fail_null("interpolate", 1);
     if (!kiln_check_list("interpolate", n, size, 2))
@@ -92,9 +93,10 @@ kiln_tensor *kiln_interpolate(kiln_tensor *x, int n, const int64_t *size, kiln_r
         return kiln_fail(KILN_E_ARGUMENT, "interpolate", "%d sizes given for an input of shape %s", n,
                          kiln_shape_text(x->ndim, x->shape));
     if (x->dtype == KILN_U8 && mode == KILN_NEAREST) /* pixels are copied, which floats do as well */
-        return kiln_cast(kiln_interpolate(kiln_cast(x, KILN_F32), n, size, mode, align_corners), KILN_U8);
-    return KILN_OP(interpolate, KILN_IN(x),
-                   (&(const kiln_attrs){.nints = SIZE + n, .i = {mode, align_corners, size[0], n > 1 ? size[1] : 0}}));
+        return KILN_KEPT(kiln_cast(kiln_interpolate(kiln_cast(x, KILN_F32), n, size, mode, align_corners), KILN_U8));
+    return KILN_KEPT(
+        KILN_OP(interpolate, KILN_IN(x),
+                (&(const kiln_attrs){.nints = SIZE + n, .i = {mode, align_corners, size[0], n > 1 ? size[1] : 0}})));
 }
 
 /* ---- Records ---- */

@@ -51,7 +51,8 @@ const kiln_op kiln_op_cumsum = {
 
 kiln_tensor *kiln_cumsum(kiln_tensor *x, int dim)
 {
-    return KILN_OP(cumsum, KILN_IN(countable(x)), KILN_I(dim));
+    KILN_TIDY;
+    return KILN_KEPT(KILN_OP(cumsum, KILN_IN(countable(x)), KILN_I(dim)));
 }
 
 /* ---- Linear recurrences ---- */
@@ -173,7 +174,8 @@ const kiln_op kiln_op_cumprod = {
 
 kiln_tensor *kiln_cumprod(kiln_tensor *x, int dim)
 {
-    return KILN_OP(cumprod, KILN_IN(countable(x)), KILN_I(dim));
+    KILN_TIDY;
+    return KILN_KEPT(KILN_OP(cumprod, KILN_IN(countable(x)), KILN_I(dim)));
 }
 
 const kiln_op *const kiln_ops_scan[] = {&kiln_op_cumsum, &kiln_op_cumprod, &kiln_op_linear_recurrence, NULL};

@@ -130,6 +130,7 @@ static kiln_tensor *cat_some(int n, kiln_tensor *const *tensors, int64_t dim)
 /* Casts to one dtype, leaves out what is skipped, joins; long lists in blocks. */
 kiln_tensor *kiln_cat(int n, kiln_tensor *const *tensors, int dim)
 {
+    KILN_TIDY;
     enum { BLOCK = 256 };
     if (n < 1 || !tensors)
         return kiln_fail(KILN_E_ARGUMENT, "cat", "there is nothing to join: %d tensors", n);
@@ -153,7 +154,7 @@ kiln_tensor *kiln_cat(int n, kiln_tensor *const *tensors, int dim)
         if (!(block[count++] = kiln_cast(tensors[i], dtype)))
             return NULL;
     }
-    return cat_some(count, block, dim);
+    return KILN_KEPT(cat_some(count, block, dim));
 }
 
 static bool infer_stack(kiln_call *c)
@@ -204,6 +205,7 @@ const kiln_op kiln_op_stack = {
 
 kiln_tensor *kiln_stack(int n, kiln_tensor *const *tensors, int dim)
 {
+    KILN_TIDY;
     if (n < 1 || !tensors)
         return kiln_fail(KILN_E_ARGUMENT, "stack", "there is nothing to join: %d tensors", n);
     kiln_tensor *block[KILN_MAX_INPUTS], *done = NULL;
@@ -223,7 +225,7 @@ kiln_tensor *kiln_stack(int n, kiln_tensor *const *tensors, int dim)
         if (!done)
             return NULL;
     }
-    return done;
+    return KILN_KEPT(done);
 }
 
 /* Not all parts could be made: none stays. */

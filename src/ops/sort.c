@@ -198,15 +198,16 @@ const kiln_op kiln_op_argmin = {
 /* KILN_FLAT: of all elements, as one row. */
 static kiln_tensor *arg_call(const kiln_op *op, kiln_tensor *x, int dim, bool keepdim)
 {
+    KILN_TIDY;
     if (is_bool(op->name, x))
         return NULL;
     if (dim != KILN_FLAT || !x)
-        return kiln_op_one(op, KILN_IN(x), KILN_I(dim, keepdim));
+        return KILN_KEPT(kiln_op_one(op, KILN_IN(x), KILN_I(dim, keepdim)));
     const int64_t all = -1, ones[KILN_MAX_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1};
     if (kiln_numel(x) == 0)
         return kiln_fail(KILN_E_SHAPE, op->name, "%s is empty and has no extreme", kiln_shape_of(x));
     kiln_tensor *index = kiln_op_one(op, KILN_IN(kiln_reshape(x, 1, &all)), KILN_I(0, false));
-    return keepdim ? kiln_reshape(index, x->ndim, ones) : index;
+    return KILN_KEPT(keepdim ? kiln_reshape(index, x->ndim, ones) : index);
 }
 
 kiln_tensor *kiln_argmax(kiln_tensor *x, int dim, bool keepdim)

@@ -153,6 +153,7 @@ const kiln_op kiln_op_reshape = {
 
 kiln_tensor *kiln_reshape(kiln_tensor *x, int n, const int64_t *shape)
 {
+    KILN_TIDY;
     int64_t sizes[KILN_MAX_DIMS], stride[KILN_MAX_DIMS];
     kiln_attrs a;
     if (!x)
@@ -162,7 +163,7 @@ kiln_tensor *kiln_reshape(kiln_tensor *x, int n, const int64_t *shape)
     memcpy(a.i, sizes, (size_t)n * sizeof *sizes);
     if (!kiln_view_strides(x, n, sizes, stride))
         x = kiln_contiguous(x);
-    return KILN_OP(view, KILN_IN(x), &a);
+    return KILN_KEPT(KILN_OP(view, KILN_IN(x), &a));
 }
 
 static bool infer_flatten(kiln_call *c)

@@ -325,7 +325,7 @@ bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count)
 
 void kiln_zero_grad(kiln_optim *o)
 {
-    for (int64_t i = 0; o && i < o->nparams; i++)
+    for (int64_t i = 0; kiln_given(o, "zero_grad") && i < o->nparams; i++)
         kiln_zero_grad_of(o->params[i].tensor);
 }
 
@@ -333,12 +333,12 @@ void kiln_zero_grad(kiln_optim *o)
 
 const char *kiln_optim_name(const kiln_optim *o)
 {
-    return o ? o->rule->op.name : "";
+    return kiln_given(o, "optim_name") ? o->rule->op.name : "";
 }
 
 int64_t kiln_optim_steps(const kiln_optim *o)
 {
-    if (!o)
+    if (!kiln_given(o, "optim_steps"))
         return 0;
     kiln_optim_settle((kiln_optim *)o); /* finds out what is so already */
     return o->steps;
@@ -346,7 +346,7 @@ int64_t kiln_optim_steps(const kiln_optim *o)
 
 int kiln_optim_groups(const kiln_optim *o)
 {
-    return o ? (int)o->ngroups : 0;
+    return kiln_given(o, "optim_groups") ? (int)o->ngroups : 0;
 }
 
 static bool check_group(const kiln_optim *o, int group)

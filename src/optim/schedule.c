@@ -107,10 +107,13 @@ static double plateau_rate(const kiln_schedule *s, int64_t unit, double base)
 
 /* ---- Making ---- */
 
-static void apply(const kiln_schedule *s)
+/* False with an error when a rate is no number any more. */
+static bool apply(const kiln_schedule *s)
 {
     for (int g = 0; g < s->ngroups; g++)
-        kiln_optim_set_lr(s->optim, g, s->rate(s, s->state.unit, s->bases[g]));
+        if (!kiln_optim_set_lr(s->optim, g, s->rate(s, s->state.unit, s->bases[g])))
+            return false;
+    return true;
 }
 
 void kiln_schedule_free(kiln_schedule *s)
@@ -145,8 +148,10 @@ static kiln_schedule *make(kiln_schedule s, const char *kind, kiln_optim *o, rat
         s.bases[g] = s.then && g < s.then->ngroups ? s.then->bases[g] : o->groups[g].lr;
     s.state = (kiln_schedule_state){.factor = 1};
     *made = s;
-    apply(made);
-    return made;
+    if (apply(made))
+        return made;
+    kiln_schedule_free(made);
+    return NULL;
 }
 
 static bool check(bool holds, const char *kind, const char *what, double value)
@@ -273,9 +278,10 @@ bool kiln_schedule_advance(kiln_schedule *s)
 {
     if (!kiln_optim_given(s, "schedule"))
         return false;
+    if (s->state.unit >= KILN_COUNT_MAX)
+        return kiln_fail(KILN_E_STATE, s->kind, "it has come to its end");
     s->state.unit++;
-    apply(s);
-    return true;
+    return apply(s);
 }
 
 /* The first number is the best so far; NaN and infinity are never good. */
@@ -312,13 +318,12 @@ bool kiln_schedule_observe(kiln_schedule *s, double value)
     if (!kiln_optim_given(s, "schedule") || !plateau)
         return s != NULL;
     look(plateau, value);
-    apply(s);
-    return true;
+    return apply(s);
 }
 
 kiln_schedule_state kiln_schedule_get(const kiln_schedule *s)
 {
-    if (!s)
+    if (!kiln_given(s, "schedule_get"))
         return (kiln_schedule_state){.factor = 1};
     const kiln_schedule *plateau = find_plateau((kiln_schedule *)s);
     kiln_schedule_state state = plateau ? plateau->state : s->state;
@@ -338,6 +343,5 @@ bool kiln_schedule_set(kiln_schedule *s, kiln_schedule_state state)
     if (plateau)
         plateau->state = state;
     s->state.unit = state.unit;
-    apply(s);
-    return true;
+    return apply(s);
 }

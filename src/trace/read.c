@@ -38,6 +38,8 @@ kiln_tensor *kiln_tensor_new(const void *data, kiln_dtype dtype, int ndim, const
 
 kiln_tensor *kiln_of_(const void *data, kiln_dtype dtype, size_t count, int ndim, const int64_t *shape)
 {
+    if (!kiln_check_list("tensor_new", ndim, shape, KILN_MAX_DIMS))
+        return NULL;
     if (kiln_count(ndim, shape) != (int64_t)count)
         return kiln_fail(KILN_E_SHAPE, "tensor_new", "%zu values do not fill the shape %s", count,
                          kiln_shape_text(ndim, shape));

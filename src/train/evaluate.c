@@ -249,8 +249,10 @@ static bool predict_batch(kiln_module *model, const kiln_batch *b, gathered *g)
 {
     kiln_tensor *output = NULL;
     kiln_no_grad
-        kiln_step
-            output = kiln_keep(kiln_forward(model, b->x));
+        kiln_step {
+            output = kiln_forward(model, b->x);
+            output = kiln_keep(output == b->x ? kiln_clone(output) : output); /* the batch is the loader's */
+        }
     bool done = kiln_ok() && gather(g, output, b->size);
     kiln_release(output);
     if (!done)

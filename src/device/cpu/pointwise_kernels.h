@@ -77,12 +77,12 @@ KILN_PW_INLINE int64_t saturate(double x)
 /* Casts truncate. What does not fit, and NaN, becomes the lowest number, as with the processor's own instructions. */
 KILN_PW_INLINE int64_t truncated_i64(double x)
 {
-    return (int64_t)((x >= -0x1p63) & (x < 0x1p63) ? x : -0x1p63);
+    return (int64_t)(((x >= -0x1p63) & (x < 0x1p63)) ? x : -0x1p63);
 }
 
 KILN_PW_INLINE int64_t truncated_i32(double x)
 {
-    return (int64_t)((x > -0x1p31 - 1) & (x < 0x1p31) ? x : -0x1p31);
+    return (int64_t)(((x > -0x1p31 - 1) & (x < 0x1p31)) ? x : -0x1p31);
 }
 
 #define T               float

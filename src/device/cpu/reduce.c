@@ -49,7 +49,7 @@ static void short_rows(void *context, int64_t task, int worker)
         int64_t rows = end - row < at_once ? end - row : at_once;
         const char *x = e->reduced ? kiln_cpu_group_tile(&r->tile, row * e->reduced, rows * e->reduced, NULL, worker,
                                                          e->group->reduce_src)
-                                   : NULL;
+                                   : results; /* of rows without elements none is read */
         for (int64_t i = 0; i < rows; i++)
             r->reduce(results + (size_t)i * r->unit, x + (size_t)(i * e->reduced) * r->unit, e->reduced);
         put(r, results, row, 0, 0, rows);
