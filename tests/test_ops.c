@@ -79,14 +79,11 @@ static bool call(const run *r, placed_operand *in, kiln_tensor **outs)
     return kiln_op_call(r->c->op, tensors, r->c->nin, &r->attrs, outs);
 }
 
-/* How often a 16-bit result may be rounded. Everything before the result is computed in f32, but for what other devices
- * have no kernels for, and for the product of `linear` before its bias is added where operations run one by one. */
+/* How often a 16-bit result may be rounded: everything before the result is computed in f32, but for what other devices
+ * have no kernels for. */
 static int roundings(const run *r, const ref_entry *entry)
 {
-    const char *eager = getenv("KILN_EAGER");
-    if (!has_cpu_bits(r->device))
-        return (int)ceil(4 * fmax(entry->loose, 1));
-    return eager && !strcmp(eager, "1") && !strcmp(r->c->op->name, "linear") ? 2 : 1;
+    return has_cpu_bits(r->device) ? 1 : (int)ceil(4 * fmax(entry->loose, 1));
 }
 
 /* Reads the results; checks kind, values (against `want`, unless it is NULL) and place. */

@@ -136,8 +136,8 @@ struct kiln_op {
     uint8_t grad_skips;  /* KILN_SKIPS_*: what its gradient does not look at */
     bool keeps_half; /* a composition that is right in 16 bits as it stands: it moves elements, or is one node. Others
                         get f16 and bf16 operands as f32, and their results are rounded once */
-    const struct kiln_op *heart; /* of a composition that keeps_half: the node it is about, or NULL. Where the device
-                                    has that in f32 only, all of the composition runs in f32 */
+    const struct kiln_op *heart; /* of a composition that keeps_half: the node whose result it finishes, or NULL. Where
+                                    the device has that in f32 only, or operations run one by one, all of it is f32 */
     uint8_t grad_reads;          /* KILN_READS_*: what its gradient reads */
     uint8_t place;               /* KILN_PLACE_* */
     double lo, hi;               /* where the test operands are drawn from; both 0 stand for -2 … 2 */

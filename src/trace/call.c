@@ -105,7 +105,8 @@ static bool is_widened(const kiln_call *c, kiln_device device)
             half = (kiln_dtype)c->in[i]->dtype;
     if (half == KILN_DTYPES || !op->infer)
         return false;
-    return !op->keeps_half || (op->heart && !kiln_device_supports(device, op->heart, half));
+    const kiln_trace *tr = op->heart ? kiln_trace_current() : NULL; /* in eager mode nothing is finished in registers */
+    return !op->keeps_half || (op->heart && ((tr && tr->eager) || !kiln_device_supports(device, op->heart, half)));
 }
 
 static bool record(kiln_call *c, kiln_device device, kiln_tensor **out)
