@@ -158,6 +158,7 @@ static void test_found_when_run(void **state)
                 FAILS("floor_divide", kiln_floor_divide(x, small));
                 FAILS("remainder", kiln_remainder(x, kiln_cast(by, KILN_I32)));
                 FAILS("fmod", kiln_fmod(x, by));
+                FAILS("fmod", kiln_select(kiln_fmod(kiln_unsqueeze(x, 1), by), 0, 0)); /* broadcast */
                 FAILS("bernoulli", kiln_bernoulli(p));
                 FAILS("bernoulli", kiln_bernoulli(none));
                 FAILS("bernoulli", kiln_bernoulli(kiln_cast(p, KILN_BF16)));

@@ -2,6 +2,7 @@
 #include "ops/pointwise.h"
 
 #include <math.h>
+#include <string.h>
 #include "ops/require.h"
 
 /* ---- Two operands ---- */
@@ -52,11 +53,26 @@ const kiln_op kiln_op_div = {KILN_PW_OP(div, 2), .autocast = KILN_CAST_PROMOTE, 
                              .grad = div_rule, .cases = KILN_PW_CASES2("x", "p")};
 
 /* Integers cannot be divided by 0, which is found out when the step runs; floats can. */
-#define DIVISION(row)                                                                                                  \
+static bool are_dense_alike(const kiln_tensor *a, const kiln_tensor *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) &&
+           kiln_is_dense(a->ndim, a->shape, a->stride) && kiln_is_dense(b->ndim, b->shape, b->stride);
+}
+
+static bool divide_integers(kiln_call *c, const kiln_op *row, kiln_division division, kiln_tensor **out)
+{
+    kiln_tensor *a = c->in[0], *b = c->in[1];
+    if (are_dense_alike(a, b))
+        out[0] = KILN_OP(divide_integers, KILN_IN(a, b), KILN_I(0, division, -1));
+    else
+        out[0] = kiln_op_one(row, KILN_IN(a, kiln_require(b, KILN_REQUIRE_NOT_ZERO)), KILN_NO_ATTRS);
+    return out[0] != NULL;
+}
+
+#define DIVISION(row, division)                                                                                        \
     static bool compose_##row(kiln_call *c, kiln_tensor **out)                                                         \
     {                                                                                                                  \
-        kiln_tensor *divisor = kiln_require(c->in[1], KILN_REQUIRE_NOT_ZERO);                                          \
-        return (out[0] = KILN_OP(row, KILN_IN(c->in[0], divisor), KILN_NO_ATTRS)) != NULL;                             \
+        return divide_integers(c, &kiln_op_##row, division, out);                                                      \
     }                                                                                                                  \
     static const kiln_op row##_of_integers = {                                                                         \
         .name = #row,                                                                                                  \
@@ -72,17 +88,17 @@ const kiln_op kiln_op_div = {KILN_PW_OP(div, 2), .autocast = KILN_CAST_PROMOTE, 
         return kiln_pw_call(integers ? &row##_of_integers : &kiln_op_##row, KILN_IN(a, b), KILN_NO_ATTRS);             \
     }
 
-DIVISION(floor_divide)
+DIVISION(floor_divide, KILN_FLOOR_DIVIDE)
 const kiln_op kiln_op_floor_divide = {KILN_PW_OP(floor_divide, 2), .autocast = KILN_CAST_PROMOTE,
                                       .dtypes = KILN_T_NUMBERS, .grad = kiln_pw_zero_grad,
                                       .cases = KILN_PW_CASES2("x", "p")};
 
-DIVISION(remainder)
+DIVISION(remainder, KILN_REMAINDER)
 KILN_PW_GRAD2(remainder, gy, kiln_neg(kiln_mul(gy, kiln_floor_divide(a, b))))
 const kiln_op kiln_op_remainder = {KILN_PW_OP(remainder, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_NUMBERS,
                                    .grad = remainder_rule, .cases = KILN_PW_CASES2("x", "p")};
 
-DIVISION(fmod)
+DIVISION(fmod, KILN_FMOD)
 KILN_PW_GRAD2(fmod, gy, kiln_neg(kiln_mul(gy, kiln_trunc(kiln_div(a, b)))))
 const kiln_op kiln_op_fmod = {KILN_PW_OP(fmod, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_NUMBERS,
                               .grad = fmod_rule, .cases = KILN_PW_CASES2("x", "p")};

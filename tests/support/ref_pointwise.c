@@ -173,7 +173,6 @@ static double slope(formula f, double x)
     F(gelu_tanh_grad, '=', y *slope(formula_gelu_tanh, x))                                                             \
     F(silu_grad, '=', y *slope(formula_silu, x))                                                                       \
     F(bce, '=', -y *larger(log(x), -100) - (1 - y) * larger(log(1 - x), -100))                                         \
-    F(require, '=', x)                                                                                                 \
     F(clone, '=', x)                                                                                                   \
     F(assign, '=', x)
 
@@ -226,11 +225,31 @@ static void run_bitwise_not(ref_call *c)
         out->data[i] = out->dtype == KILN_BOOL ? c->in[0]->data[i] == 0 : (double)~(int64_t)c->in[0]->data[i];
 }
 
+/* x; the operand that is checked is fine in all cases. */
+static void run_require(ref_call *c)
+{
+    ref_tensor *out = ref_out_like(c, 0, c->in[0]);
+    for (int64_t i = 0; i < out->count; i++)
+        out->data[i] = c->in[0]->data[i];
+}
+
+static void run_divide_integers(ref_call *c)
+{
+    ref_tensor *out = ref_out_like(c, 0, c->in[0]);
+    for (int64_t i = 0; i < out->count; i++) {
+        double a = c->in[0]->data[i], b = c->in[1]->data[i], floored = floor(a / b);
+        out->data[i] = REF_INT(c, 1) == 0 ? floored : REF_INT(c, 1) == 1 ? a - floored * b : fmod(a, b);
+    }
+}
+
 static void run_cast(ref_call *c)
 {
     apply(c, formula_clone, (kiln_dtype)REF_INT(c, 0));
 }
 
 #define ENTRY(name, result, expression) {#name, run_##name, 0},
-const ref_entry ref_entries_pointwise[] = {
-    FORMULAS(ENTRY){"bitwise_not", run_bitwise_not, 0}, {"cast", run_cast, 0}, {NULL, NULL, 0}};
+const ref_entry ref_entries_pointwise[] = {FORMULAS(ENTRY){"bitwise_not", run_bitwise_not, 0},
+                                           {"cast", run_cast, 0},
+                                           {"require", run_require, 0},
+                                           {"divide_integers", run_divide_integers, 0},
+                                           {NULL, NULL, 0}};
