@@ -16,7 +16,7 @@ typedef enum kiln_fork_order {
     KILN_FORK_DATA,
     KILN_FORK_FAULTS,
     KILN_FORK_HANDLES, /* of threads that have ended */
-    KILN_FORK_LOCKS /* how many there are */
+    KILN_FORK_LOCKS    /* how many there are */
 } kiln_fork_order;
 
 /* To be called when the library is loaded, before the lock is used: it is held over forks from then on. `in_child`,

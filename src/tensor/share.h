@@ -1,7 +1,7 @@
 /* Tensors that several threads use. A step is one look at them and one change of them: a run that only reads sees all
- * of another thread's step or nothing of it. On devices that do one run after the other that is so by itself; where runs
- * are done by the threads that start them (the CPU), those that touch shared tensors take turns. Threads that share
- * nothing are not held up. */
+ * of another thread's step or nothing of it. On devices that do one run after the other that is so by itself; where
+ * runs are done by the threads that start them (the CPU), those that touch shared tensors take turns. Threads that
+ * share nothing are not held up. */
 #ifndef KILN_TENSOR_SHARE_H
 #define KILN_TENSOR_SHARE_H
 
