@@ -4,10 +4,6 @@
 
 #include "calls.h"
 
-/* Tensors whose scope has ended, used all the same: an error names kiln_keep once handles know that they are stale.
- * Until then such a call is undefined, and none is made. */
-enum { STALE_TENSORS = 0 };
-
 /* ---- Bytes ---- */
 
 void stream_begin(const uint8_t *data, size_t size);
@@ -58,7 +54,7 @@ FILE *any_stream(void);
 
 /* ---- Tensors ---- */
 
-extern bool null_given; /* one of those drawn since it was cleared was NULL */
+extern bool stale_given; /* one of those drawn since it was cleared had been released: the call must say so */
 kiln_tensor *any_tensor(void);
 kiln_tensor *small_tensor(void); /* one whose sizes may be gone through, or NULL */
 kiln_tensor *own_tensor(void);   /* not NULL, and nobody's but the caller's */
@@ -76,6 +72,7 @@ extern drawn_list list, few; /* few: sizes that may be gone through */
 
 typedef struct drawn_tensors {
     int n;
+    bool stale; /* one of them is */
     kiln_tensor **at, *tensors[LISTED];
 } drawn_tensors;
 extern drawn_tensors tensors, parts; /* parts: room for results */

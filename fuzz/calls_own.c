@@ -75,6 +75,33 @@ DEFINE_OWN(kiln_scope_leave)
     kiln_scope_leave(&none);
 }
 
+DEFINE_OWN(kiln_scope_end)
+{
+    kiln_scope_mark mark = kiln_scope_enter(byte() % 2);
+    mark.inside = byte() % 2; /* left by break */
+    own_tensor();
+    kiln_scope_end(&mark);
+    kiln_scope_end(&mark);
+}
+
+DEFINE_OWN(kiln_step_begin)
+{
+    kiln_scope_mark mark = kiln_scope_enter(false);
+    must(kiln_step_begin()); /* an error of what was written before it is possible all the same */
+    own_tensor();
+    kiln_scope_leave(&mark);
+}
+
+DEFINE_OWN(kiln_step_end)
+{
+    bool begun = byte() % 2 && kiln_step_begin();
+    kiln_backward(kiln_sum_all(own_tensor()));
+    kiln_error_clear();
+    bool ended = kiln_step_end();
+    must(begun || !ended);
+    said_why(ended);
+}
+
 DEFINE_OWN(kiln_keep)
 {
     kiln_tensor *t = byte() % 8 ? own_tensor() : NULL;
@@ -180,6 +207,14 @@ DEFINE_OWN(kiln_device_scope_leave)
     kiln_device_scope_leave(&none);
 }
 
+DEFINE_OWN(kiln_device_scope_end)
+{
+    kiln_device_scope scope = kiln_device_scope_enter(any_device());
+    scope.inside = byte() % 2;
+    kiln_device_scope_end(&scope);
+    must(kiln_default_device() == KILN_CPU);
+}
+
 DEFINE_OWN(kiln_zero_grad_of)
 {
     kiln_zero_grad_of(any_tensor());
@@ -205,6 +240,13 @@ DEFINE_OWN(kiln_grad_scope_enter)
     kiln_grad_scope scope = kiln_grad_scope_enter(byte() % 2);
     kiln_grad_scope_leave(&scope);
     kiln_grad_scope_leave(&scope);
+}
+
+DEFINE_OWN(kiln_grad_scope_end)
+{
+    kiln_grad_scope scope = kiln_grad_scope_enter(byte() % 2);
+    scope.inside = byte() % 2;
+    kiln_grad_scope_end(&scope);
 }
 
 DEFINE_OWN(kiln_grad_scope_leave)
@@ -241,6 +283,12 @@ DEFINE_OWN(kiln_plan_cache_set_capacity)
 {
     kiln_plan_cache_set_capacity(byte() % 2 ? 3 : any_size());
     kiln_plan_cache_set_capacity(16);
+}
+
+DEFINE_OWN(kiln_plan_cache_set_bytes)
+{
+    kiln_plan_cache_set_bytes(byte() % 2 ? 1000 : any_size());
+    kiln_plan_cache_set_bytes(1 << 20);
 }
 
 DEFINE_OWN(kiln_manual_seed)

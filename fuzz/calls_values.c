@@ -184,7 +184,7 @@ FILE *any_stream(void)
 /* ---- Tensors ---- */
 
 call_pool pool;
-bool null_given;
+bool stale_given;
 
 static kiln_tensor *fresh_tensor(unsigned kind)
 {
@@ -218,7 +218,17 @@ void add_tensor(kiln_tensor *t)
     pool.tensors[pool.ntensors++ % TENSORS_KEPT] = t;
 }
 
-static kiln_tensor *tensor_or_null(void)
+/* What everybody does first: use what a step has made after its end. */
+static kiln_tensor *stale_tensor(void)
+{
+    kiln_tensor *t = NULL;
+    kiln_scope
+        t = fresh_tensor(byte() | byte() << 8);
+    stale_given |= t != NULL;
+    return t;
+}
+
+kiln_tensor *any_tensor(void)
 {
     unsigned kind = byte();
     int there = pool.ntensors < TENSORS_KEPT ? pool.ntensors : TENSORS_KEPT;
@@ -226,16 +236,11 @@ static kiln_tensor *tensor_or_null(void)
         return NULL;
     if (kind % 16 == 1)
         return huge_tensor();
+    if (kind % 16 == 2)
+        return stale_tensor();
     if (kind % 16 < 8 && there)
         return pool.tensors[byte() % (unsigned)there];
     return fresh_tensor(byte() | byte() << 8);
-}
-
-kiln_tensor *any_tensor(void)
-{
-    kiln_tensor *t = tensor_or_null();
-    null_given |= !t;
-    return t;
 }
 
 static bool is_small(const kiln_tensor *t)
@@ -250,9 +255,7 @@ static bool is_small(const kiln_tensor *t)
 kiln_tensor *small_tensor(void)
 {
     kiln_tensor *t = any_tensor();
-    bool fits = t && is_small(t);
-    null_given |= !fits;
-    return fits ? t : NULL;
+    return t && (stale_given || is_small(t)) ? t : NULL;
 }
 
 /* Not NULL, and nobody's but the caller's. */
@@ -325,8 +328,10 @@ static void draw_lists_of_tensors(void)
 {
     static const int counts[] = {1, 2, 3, 2, 0, -1, 8};
     tensors.n = PICK(counts);
+    stale_given = false;
     for (int i = 0; i < LISTED; i++)
         tensors.tensors[i] = i < tensors.n ? any_tensor() : GARBAGE;
+    tensors.stale = stale_given;
     tensors.at = byte() % 16 ? tensors.tensors : NULL;
     static const int room[] = {8, 4, 1, 0, -1, 8};
     parts.n = PICK(room);

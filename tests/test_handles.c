@@ -42,6 +42,7 @@ static void test_every_call(void **state)
 {
     (void)state;
     kiln_tensor *(*const ends[])(void) = {ended_in_scope, ended_in_step, ended_by_release};
+    kiln_module *identity = kiln_nn_identity();
     for (int i = 0; i < 3; i++) {
         float out[3];
         kiln_tensor *t = ends[i](), *fresh = kiln_keep(F32(42, 42, 42)), *grad = NULL;
@@ -98,10 +99,23 @@ static void test_every_call(void **state)
         assert_string_equal(kiln_get_name(t), "");
         expect_released("get_name");
         assert_null(kiln_to_string(t));
-        expect_released(NULL);
+        expect_released("to_string");
+        assert_null(kiln_cast(t, KILN_F32)); /* these give back what they were given */
+        expect_released("cast");
+        assert_null(kiln_contiguous(t));
+        expect_released("contiguous");
+        assert_null(kiln_dropout(t, 0, true));
+        expect_released("dropout");
+        assert_null(kiln_forward(identity, t));
+        expect_released("forward");
+        assert_null(kiln_ones_like(t)); /* and these only look at its shape */
+        expect_released("ones_like");
+        assert_int_equal(kiln_size(t, 0), -1);
+        expect_released("size");
         assert_f32(fresh, 42, 42, 42);
         kiln_release(fresh);
     }
+    kiln_module_free(identity);
 }
 
 /* As long as fewer than a thousand handles were made since, whatever became of them. */

@@ -169,7 +169,7 @@ static void test_errors_name_the_layer(void **state)
         assert_null(kiln_forward(NULL, x));
         expect_error(KILN_E_ARGUMENT, "forward", "module");
         assert_null(kiln_forward(net, NULL));
-        expect_error(KILN_E_ARGUMENT, "forward", "x is NULL");
+        expect_error(KILN_E_ARGUMENT, "forward", "operand 2 is NULL");
         assert_null(kiln_attend(net, x, x, x, NULL));
         expect_error(KILN_E_ARGUMENT, "attend", "Sequential");
         assert_null(kiln_recur(net, x, NULL, NULL, NULL, NULL));

@@ -188,10 +188,14 @@ static void to_a_stream(void **state)
 static void null_gives_null(void **state)
 {
     (void)state;
-    assert_null(kiln_to_string(NULL));
-    assert_false(kiln_print(NULL, stdout));
     kiln_string_free(NULL);
     assert_true(kiln_ok());
+    assert_null(kiln_to_string(NULL));
+    assert_int_equal(kiln_last_error()->code, KILN_E_ARGUMENT);
+    kiln_error_clear();
+    assert_false(kiln_print(NULL, stdout));
+    assert_int_equal(kiln_last_error()->code, KILN_E_ARGUMENT);
+    kiln_error_clear();
 }
 
 /* A locale that writes a decimal comma changes nothing. */

@@ -76,11 +76,10 @@ static kiln_tensor *visit_guest(kiln_module *m, kiln_tensor *x)
 
 kiln_tensor *kiln_forward(kiln_module *m, kiln_tensor *x)
 {
-    if (!m || !x) {
-        if (kiln_ok())
-            kiln_fail(KILN_E_ARGUMENT, "forward", m ? "x is NULL" : "the module is NULL");
+    if (!m)
+        return kiln_fail(KILN_E_ARGUMENT, "forward", "the module is NULL");
+    if (!kiln_tensor_given(x, "forward", 2))
         return NULL;
-    }
     if (m->layer->way == KILN_GUEST && has_program_scope())
         return visit_guest(m, x);
     return (m->layer->way == KILN_DIRECT ? visit : visit_in_scope)(m, x);

@@ -4,15 +4,15 @@
 
 #include <math.h>
 
-#define RECORD(row, cast)                                                                                              \
+#define RECORD(row, cast, ...)                                                                                         \
     KILN_PW_FUNCTION1(row)                                                                                             \
     const kiln_op kiln_op_##row = {KILN_PW_OP(row, 1), .autocast = KILN_CAST_##cast, .dtypes = KILN_T_FLOATS,          \
-                                   .grad = row##_rule, .cases = KILN_PW_CASES1};
+                                   .grad = row##_rule, .cases = KILN_PW_CASES1,      __VA_ARGS__};
 
 /* op(x, g): g times the activation's slope at x. */
-#define SLOPE_RECORD(row)                                                                                              \
-    const kiln_op kiln_op_##row = {KILN_PW_OP(row, 2), .dtypes = KILN_T_FLOATS, .grad = row##_rule,                    \
-                                   .cases = KILN_PW_CASES2("x", "x")};
+#define SLOPE_RECORD(row, ...)                                                                                         \
+    const kiln_op kiln_op_##row = {KILN_PW_OP(row, 2), .dtypes = KILN_T_FLOATS, .grad_reads = {__VA_ARGS__},           \
+                                   .grad = row##_rule, .cases = KILN_PW_CASES2("x", "x")};
 
 /* ---- Made of straight lines ---- */
 
@@ -21,7 +21,7 @@ KILN_PW_ROW1(relu, KILN_OP(relu_grad, KILN_IN(y, gy), KILN_NO_ATTRS))
 const kiln_op kiln_op_relu = {KILN_PW_OP(relu, 1), .dtypes = KILN_T_NUMBERS, .grad_skips = KILN_SKIPS_OPERANDS,
                               .grad = relu_rule, .cases = KILN_PW_CASES1};
 #define relu_grad_rule kiln_pw_gate_grad
-SLOPE_RECORD(relu_grad)
+SLOPE_RECORD(relu_grad, KILN_READS_NOTHING, KILN_READS_X)
 
 kiln_tensor *kiln_leaky_relu(kiln_tensor *x, double negative_slope)
 {
@@ -30,9 +30,10 @@ kiln_tensor *kiln_leaky_relu(kiln_tensor *x, double negative_slope)
 KILN_PW_ROW1(leaky_relu, kiln_op_one(&kiln_op_leaky_relu_grad, KILN_IN(x, gy), g->attrs))
 const kiln_op kiln_op_leaky_relu = {KILN_PW_OP(leaky_relu, 1), .attrs = "| negative_slope", .dtypes = KILN_T_FLOATS,
                                     .grad = leaky_relu_rule, .cases = KILN_PW_CASES1S("0.01")};
-const kiln_op kiln_op_leaky_relu_grad = {KILN_PW_OP(leaky_relu_grad, 2), .attrs = "| negative_slope",
-                                         .dtypes = KILN_T_FLOATS, .grad = kiln_pw_gate_grad,
-                                         .cases = KILN_PW_CASES2S("x", "x", " | | 0.01")};
+const kiln_op kiln_op_leaky_relu_grad = {
+    KILN_PW_OP(leaky_relu_grad, 2), .attrs = "| negative_slope",
+    .dtypes = KILN_T_FLOATS,        .grad_reads = {KILN_READS_NOTHING, KILN_READS_X},
+    .grad = kiln_pw_gate_grad,      .cases = KILN_PW_CASES2S("x", "x", " | | 0.01")};
 
 kiln_tensor *kiln_hardtanh(kiln_tensor *x, double min, double max)
 {
@@ -54,8 +55,9 @@ kiln_tensor *kiln_relu6(kiln_tensor *x)
 KILN_PW_ROW1(hardtanh, kiln_op_one(&kiln_op_hardtanh_grad, KILN_IN(x, gy), g->attrs))
 const kiln_op kiln_op_hardtanh = {KILN_PW_OP(hardtanh, 1), .attrs = "| min max", .dtypes = KILN_T_NUMBERS,
                                   .grad = hardtanh_rule, .cases = KILN_PW_CASES1S("-1 1")};
-const kiln_op kiln_op_hardtanh_grad = {KILN_PW_OP(hardtanh_grad, 2), .attrs = "| min max", .dtypes = KILN_T_FLOATS,
-                                       .grad = kiln_pw_gate_grad, .cases = KILN_PW_CASES2S("x", "x", " | | -1 1")};
+const kiln_op kiln_op_hardtanh_grad = {KILN_PW_OP(hardtanh_grad, 2), .attrs = "| min max",
+                                       .dtypes = KILN_T_FLOATS,      .grad_reads = {KILN_READS_NOTHING, KILN_READS_X},
+                                       .grad = kiln_pw_gate_grad,    .cases = KILN_PW_CASES2S("x", "x", " | | -1 1")};
 
 KILN_PW_GRAD1(hardsigmoid, KILN_OP(hardtanh_grad, KILN_IN(x, kiln_div_scalar(gy, 6)), KILN_F(-3, 3)))
 RECORD(hardsigmoid, NONE)
@@ -103,11 +105,11 @@ const kiln_op kiln_op_celu = {KILN_PW_OP(celu, 1), .attrs = "| alpha", .dtypes =
 /* ---- Sigmoid and what is made of it ---- */
 
 KILN_PW_GRAD1Y(sigmoid, KILN_OP(sigmoid_grad, KILN_IN(y, gy), KILN_NO_ATTRS))
-RECORD(sigmoid, NONE)
+RECORD(sigmoid, NONE, .grad_reads = {KILN_READS_RESULT})
 
 /* f(y, g) = g·y·(1 - y), y the sigmoid */
 KILN_PW_GRAD_OF_GRAD(sigmoid_grad, kiln_rsub_scalar(kiln_mul_scalar(a, 2), 1))
-SLOPE_RECORD(sigmoid_grad)
+SLOPE_RECORD(sigmoid_grad, KILN_READS_X | KILN_READS_Y, KILN_READS_X)
 
 KILN_PW_GRAD1(logsigmoid, kiln_mul(gy, kiln_sigmoid(kiln_neg(x))))
 RECORD(logsigmoid, FLOAT)
@@ -141,7 +143,7 @@ static kiln_tensor *silu_second(kiln_tensor *a)
     return kiln_mul(kiln_mul(s, kiln_rsub_scalar(s, 1)), bend);
 }
 KILN_PW_GRAD_OF_GRAD(silu_grad, silu_second(a))
-SLOPE_RECORD(silu_grad)
+SLOPE_RECORD(silu_grad, KILN_READS_X | KILN_READS_Y, KILN_READS_X)
 
 /* With w = tanh(softplus(x)): w + x·sigmoid(x)·(1 - w²). */
 static bool mish_rule(kiln_grad_call *g)
@@ -165,7 +167,7 @@ static kiln_tensor *gelu_second(kiln_tensor *a)
     return kiln_mul(kiln_mul_scalar(density, 0.39894228040143268), kiln_rsub_scalar(square, 2));
 }
 KILN_PW_GRAD_OF_GRAD(gelu_grad, gelu_second(a))
-SLOPE_RECORD(gelu_grad)
+SLOPE_RECORD(gelu_grad, KILN_READS_X | KILN_READS_Y, KILN_READS_X)
 
 KILN_PW_ROW1(gelu_tanh, KILN_OP(gelu_tanh_grad, KILN_IN(x, gy), KILN_NO_ATTRS))
 RECORD(gelu_tanh, NONE)
@@ -184,4 +186,4 @@ static kiln_tensor *gelu_tanh_second(kiln_tensor *a)
     return kiln_mul(slope, kiln_add(twice, bend));
 }
 KILN_PW_GRAD_OF_GRAD(gelu_tanh_grad, gelu_tanh_second(a))
-SLOPE_RECORD(gelu_tanh_grad)
+SLOPE_RECORD(gelu_tanh_grad, KILN_READS_X | KILN_READS_Y, KILN_READS_X)

@@ -83,6 +83,7 @@ const kiln_op kiln_op_attention = {
     .nout = 2,
     .infer = attention_infer,
     .compose = attention_compose,
+    .grad_reads = {KILN_READS_OPERANDS | KILN_READS_RESULT},
     .grad = attention_rule,
     .cases = KILN_CASES{"x[3,4] x[5,4] x[5,2] | 0 | 0.5", "x[2,3,4] x[2,3,4] x[2,3,4] | 1 | 0.5",
                         "x[2,7,3] x[2,4,3] x[2,4,5] | 1 | -0.5", "x[1,2,3,4] x[1,2,8,4] x[1,2,8,4] | 1 | 0.3",

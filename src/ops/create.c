@@ -82,7 +82,8 @@ kiln_tensor *kiln_scalar(double value, kiln_dtype dtype)
 
 static kiln_tensor *make_like(const char *op, const kiln_tensor *x, double value)
 {
-    return x ? make_full(op, x->ndim, x->shape, value, (kiln_dtype)x->dtype, x->device) : kiln_fail_null(op, 1);
+    bool given = kiln_tensor_given(x, op, 1);
+    return given ? make_full(op, x->ndim, x->shape, value, (kiln_dtype)x->dtype, x->device) : NULL;
 }
 
 kiln_tensor *kiln_full_like(kiln_tensor *x, double value)

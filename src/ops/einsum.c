@@ -435,8 +435,8 @@ kiln_tensor *kiln_einsum(const char *text, int n, kiln_tensor *const *operands)
     if (!text || n < 1 || n > KILN_MAX_INPUTS || !operands)
         return kiln_fail(KILN_E_ARGUMENT, "einsum", "it takes an equation and 1 to %d operands", KILN_MAX_INPUTS);
     for (int k = 0; k < n; k++)
-        if (!operands[k])
-            return kiln_fail_null("einsum", k + 1);
+        if (!kiln_tensor_given(operands[k], "einsum", k + 1))
+            return NULL;
     kiln_attrs a = {0};
     for (const char *p = text; *p; p++) {
         if (*p == ' ')

@@ -57,6 +57,7 @@ const kiln_op kiln_op_gather = {
     .max_in = 2,
     .checks_indices = true,
     .infer = infer_gather,
+    .grad_reads = {KILN_READS_Y},
     .grad = grad_gather,
     .cases = KILN_CASES{"x[5] i5[3] | 0", "x[3,4] i3[2,4] | 0", "x[3,4] i4[3,6] | 1", "x[3,4] i4[2,2] | -1",
                         "x[2,3,4] i3[2,5,4] | 1", "x[4,3,5] i4[2,2,3] | 0", "x[] i1[] | 0", "x[3,4] i3[0,4] | 0",
@@ -173,6 +174,7 @@ const kiln_op kiln_op_scatter = {
     .max_in = 3,
     .checks_indices = true,
     .infer = infer_scatter,
+    .grad_reads = {KILN_READS_Y},
     .grad = grad_scatter,
     .cases = SCATTER_CASES,
 };
@@ -187,6 +189,7 @@ const kiln_op kiln_op_scatter_add = {
     .max_in = 3,
     .checks_indices = true,
     .infer = infer_scatter,
+    .grad_reads = {KILN_READS_NOTHING, KILN_READS_NOTHING, KILN_READS_Y},
     .grad = grad_scatter_add,
     .cases = SCATTER_CASES,
 };
@@ -257,6 +260,7 @@ const kiln_op kiln_op_index_select = {
     .max_in = 2,
     .checks_indices = true,
     .infer = infer_index_select,
+    .grad_reads = {KILN_READS_Y},
     .grad = grad_index_select,
     .cases =
         KILN_CASES{"x[5] i5[3] | 0", "x[3,4] i3[5] | 0", "x[3,4] i4[2] | -1", "x[2,3,4] i3[4] | 1", "x[3,4] i3[0] | 0",
@@ -310,6 +314,7 @@ const kiln_op kiln_op_index_add = {
     .max_in = 3,
     .checks_indices = true,
     .infer = infer_index_add,
+    .grad_reads = {KILN_READS_NOTHING, KILN_READS_NOTHING, KILN_READS_Y},
     .grad = grad_index_add,
     .cases = KILN_CASES{"x[5] i5[3] x[3] | 0", "x[3,4] i3[5] x[5,4] | 0", "x[3,4] i4[6] x[3,6] | -1",
                         "x[2,3,4] i3[4] x[2,4,4] | 1", "x[3,4] i3[0] x[0,4] | 0", "x[4,0] i4[2] x[2,0] | 0",
@@ -370,6 +375,7 @@ const kiln_op kiln_op_as_strided_add = {
     .min_in = 1,
     .max_in = 1,
     .infer = infer_as_strided_add,
+    .grad_reads = {KILN_READS_NOTHING},
     .grad = grad_as_strided_add,
     .cases =
         KILN_CASES{"x[3] | 1 6 1 2", "x[2,3] | 1 8 1 2 1", "x[3] | 2 3 3 4 0", "x[2,3] | 2 4 5 5 1 6",

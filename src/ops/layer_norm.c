@@ -97,6 +97,7 @@ const kiln_op kiln_op_layer_norm_rows = {
     .nout = 3,
     .infer = layer_norm_rows_infer,
     .compose = layer_norm_rows_compose,
+    .grad_reads = {KILN_READS_X | KILN_READS_Y | KILN_READS_RESULT},
     .grad = layer_norm_rows_rule,
     .cases = KILN_CASES{"x[5] x[5] x[5] | 1 | 1e-5", "x[2,3] - x[3] | 1 | 1e-5", "x[2,3,4] x[3,4] - | 2 | 1e-3",
                         "x[3,37] x[37] x[37] | 1 | 1e-5", "x[0,3] x[3] x[3] | 1 | 1e-5", NULL},

@@ -289,8 +289,13 @@ KILN_PW_GRAD2(bce,
               kiln_mul(gy, kiln_div(kiln_sub(a, b), kiln_clamp(kiln_mul(a, kiln_rsub_scalar(a, 1)), 1e-12f, INFINITY))),
               kiln_mul(gy, kiln_sub(kiln_clamp(kiln_log1p(kiln_neg(a)), -100, INFINITY),
                                     kiln_clamp(kiln_log(a), -100, INFINITY))))
-const kiln_op kiln_op_bce = {KILN_PW_OP(bce, 2), .dtypes = KILN_T_FLOATS, .lo = 0.05,
-                             .hi = 0.95,         .grad = bce_rule,        .cases = KILN_PW_CASES2("x", "x")};
+const kiln_op kiln_op_bce = {KILN_PW_OP(bce, 2),
+                             .dtypes = KILN_T_FLOATS,
+                             .lo = 0.05,
+                             .hi = 0.95,
+                             .grad_reads = {KILN_READS_X | KILN_READS_Y, KILN_READS_X},
+                             .grad = bce_rule,
+                             .cases = KILN_PW_CASES2("x", "x")};
 
 static bool bce_compose(kiln_call *c, kiln_tensor **out)
 {

@@ -107,6 +107,7 @@ const kiln_op kiln_op_lstm_cells = {
     .nout = 3,
     .infer = lstm_cells_infer,
     .compose = lstm_cells_compose,
+    .grad_reads = {KILN_READS_W | KILN_READS_RESULT},
     .grad = lstm_cells_rule,
     .cases = KILN_CASES{"x[2,3,8] x[3,2] x[3,2] x[8,2]", "x[3,1,12] x[1,3] x[1,3] x[12,3]",
                         "x[0,2,4] x[2,1] x[2,1] x[4,1]", "x[2,0,4] x[0,1] x[0,1] x[4,1]", NULL},

@@ -85,13 +85,18 @@ static kiln_tensor *beside_rows(kiln_tensor *x, const kiln_tensor *to, const kil
     return kiln_reshape(kiln_permute(kiln_expand(x, n + 2, whole), n + 2, order), kept + 2, flat);
 }
 
-/* The gradient of a broadcast operand b of a·b: one product that sums over all it was broadcast along. */
-static kiln_tensor *summed_grad(kiln_tensor *a, kiln_tensor *gy, const kiln_tensor *b)
+/* The gradient of the second operand of a·b, which has the batch dims of `to` and is broadcast: one product that sums
+ * over all it was broadcast along. */
+static kiln_tensor *summed_grad(kiln_tensor *a, kiln_tensor *gy, const kiln_tensor *to)
 {
-    if (!a || !gy || !b)
+    if (!a || !gy)
         return NULL;
-    kiln_tensor *sum = kiln_matmul(turned(beside_rows(a, b, gy)), beside_rows(gy, b, gy));
-    return kiln_reshape(sum, b->ndim, b->shape);
+    kiln_tensor *sum = kiln_matmul(turned(beside_rows(a, to, gy)), beside_rows(gy, to, gy));
+    int64_t shape[KILN_MAX_DIMS];
+    memcpy(shape, to->shape, sizeof shape);
+    for (int d = 1; sum && d <= 2; d++)
+        shape[to->ndim - d] = sum->shape[sum->ndim - d];
+    return sum ? kiln_reshape(sum, to->ndim, shape) : NULL;
 }
 
 /* gy·bᵀ and aᵀ·gy. For an operand that is a transposed view, the transpose of the gradient is computed instead: so the
@@ -100,7 +105,7 @@ static bool matmul_grad(kiln_grad_call *g)
 {
     kiln_tensor *gy = g->gout[0], *a = g->in[0], *b = g->in[1];
     if (g->need[0] && is_broadcast(a, gy)) /* of bᵀ·aᵀ */
-        g->gin[0] = turned(summed_grad(turned(b), turned(gy), turned(a)));
+        g->gin[0] = turned(summed_grad(turned(b), turned(gy), a));
     else if (g->need[0])
         g->gin[0] = is_transposed(a) ? turned(kiln_matmul(b, turned(gy))) : kiln_matmul(gy, turned(b));
     if (g->need[1] && is_broadcast(b, gy))
@@ -144,6 +149,7 @@ const kiln_op kiln_op_matmul = {
     .grad_skips = KILN_SKIPS_RESULTS,
     .infer = matmul_infer,
     .compose = matmul_compose,
+    .grad_reads = {KILN_READS_Y, KILN_READS_X},
     .grad = matmul_grad,
     .cases = KILN_CASES{"x[3,4] x[4,5]", "x[1,1] x[1,1]", "x[2,3,4] x[2,4,5]", "x[2,1,3,4] x[3,4,2]", "x[3,4] x[2,4,3]",
                         "x[17,33] x[33,18]", "x[0,3] x[3,2]", "x[2,0] x[0,3]", NULL},
@@ -179,8 +185,8 @@ static kiln_tensor *product_of_rows(kiln_tensor *a, kiln_tensor *b)
 kiln_tensor *kiln_matmul(kiln_tensor *a, kiln_tensor *b)
 {
     KILN_TIDY;
-    if (!a || !b)
-        return kiln_fail_null("matmul", a ? 2 : 1);
+    if (!kiln_tensor_given(a, "matmul", 1) || !kiln_tensor_given(b, "matmul", 2))
+        return NULL;
     if (!is_number("matmul", "a", a) || !is_number("matmul", "b", b) || !inner_sizes_fit("matmul", a, b))
         return NULL;
     if (a->ndim == 1)

@@ -37,8 +37,8 @@ kiln_tensor *kiln_dropout(kiln_tensor *x, double p, bool training)
 {
     if (!(p >= 0 && p <= 1))
         return kiln_fail(KILN_E_ARGUMENT, "dropout", "p is %g; a probability lies between 0 and 1", p);
-    if (!x)
-        return kiln_fail_null("dropout", 1);
+    if (!kiln_tensor_given(x, "dropout", 1))
+        return NULL;
     if (!training || p == 0)
         return x;
     if (p == 1) /* not a constant: NaN stays, and the graph too */

@@ -74,6 +74,7 @@ const kiln_op kiln_op_softmax = {
     .max_in = 1,
     .infer = softmax_infer,
     .compose = softmax_compose,
+    .grad_reads = {KILN_READS_RESULT},
     .grad = softmax_grad,
     .cases = softmax_cases,
 };
@@ -190,6 +191,7 @@ const kiln_op kiln_op_normalize_rows = {
     .nout = 3,
     .infer = normalize_rows_infer,
     .compose = normalize_rows_compose,
+    .grad_reads = {KILN_READS_RESULT},
     .grad = normalize_rows_grad,
     .cases = KILN_CASES{"x[5] | 1 | 1e-5", "x[2,3] | 1 | 1e-5", "x[2,3,4] | 2 | 1e-3", "x[3,37] | 1 | 1e-5",
                         "x[0,3] | 1 | 1e-5", NULL},

@@ -100,16 +100,16 @@ enum {
 /* What a gradient does not look at: it is NULL in the call. Handles that nobody wants cost as much as a node. */
 enum { KILN_SKIPS_OPERANDS = 1, KILN_SKIPS_RESULTS = 2, KILN_SKIPS_BOTH = 3 };
 
-/* Whose elements a gradient reads; the others it may ask for their shapes and types. What is read is kept until the
- * gradient was computed. Not said: all that is not skipped. */
+/* Whose elements the gradient of an operand reads; of the others it may ask shapes and types. What is read is kept
+ * until the gradient was computed (trace/needs.c, tests/test_needs.c). */
 enum {
     KILN_READS_X = 1, /* the first operand */
     KILN_READS_Y = 2, /* the second one */
     KILN_READS_Z = 4, /* the third one */
-    KILN_READS_OPERANDS = 7,
-    KILN_READS_OTHERS = 8, /* for the gradient of an operand the other operands, as a product does */
-    KILN_READS_RESULT = 16,
-    KILN_READS_NOTHING = 32
+    KILN_READS_W = 8, /* the fourth one */
+    KILN_READS_OPERANDS = 0xff,
+    KILN_READS_RESULT = 0x100, /* any result */
+    KILN_READS_NOTHING = 0x200
 };
 
 /* Which integers say where a window begins. They are constants of a plan until they are seen to change (plan/vary.c).
@@ -138,9 +138,10 @@ struct kiln_op {
                         get f16 and bf16 operands as f32, and their results are rounded once */
     const struct kiln_op *heart; /* of a composition that keeps_half: the node whose result it finishes, or NULL. Where
                                     the device has that in f32 only, or operations run one by one, all of it is f32 */
-    uint8_t grad_reads;          /* KILN_READS_*: what its gradient reads */
-    uint8_t place;               /* KILN_PLACE_* */
-    double lo, hi;               /* where the test operands are drawn from; both 0 stand for -2 … 2 */
+    uint16_t grad_reads[3]; /* KILN_READS_*: what the gradients of the first operands read; what is not said is as for
+                               the operand before, and for the first all operands that are not skipped */
+    uint8_t place;          /* KILN_PLACE_* */
+    double lo, hi;          /* where the test operands are drawn from; both 0 stand for -2 … 2 */
 
     /* The shape and dtype rule: checks c->in, normalises c->attrs, fills c->out. False with an error otherwise. */
     bool (*infer)(kiln_call *c);

@@ -41,6 +41,7 @@ const kiln_op kiln_op_constant_pad = {
     .min_in = 1,
     .max_in = 1,
     .infer = infer_constant_pad,
+    .grad_reads = {KILN_READS_NOTHING},
     .grad = grad_constant_pad,
     .cases = KILN_CASES{"x[3] | 1 2 | 0", "x[2,3] | 0 1 2 0 | 1", "x[4,5] | -1 2 1 -2 | 1",
                         "x[2,3,4] | 1 1 0 0 -1 -1 | 0", "x[] | | 0", "x[0,2] | 1 1 0 1 | 1", "x[3] | -2 -1 | 0",

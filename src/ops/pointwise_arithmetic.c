@@ -43,14 +43,19 @@ kiln_tensor *kiln_mul(kiln_tensor *a, kiln_tensor *b)
     return kiln_pw_call(both_bool(a, b) ? &kiln_op_logical_and : &kiln_op_mul, KILN_IN(a, b), KILN_NO_ATTRS);
 }
 KILN_PW_ROW2(mul, kiln_mul(kiln_pw_spread(gy, a), b), kiln_mul(kiln_pw_spread(gy, b), a))
-const kiln_op kiln_op_mul = {KILN_PW_OP(mul, 2),       .autocast = KILN_CAST_PROMOTE,
-                             .dtypes = KILN_T_NUMBERS, .grad_skips = KILN_SKIPS_RESULTS,
-                             .grad = mul_rule,         .cases = KILN_PW_CASES2("x", "x")};
+const kiln_op kiln_op_mul = {KILN_PW_OP(mul, 2),
+                             .autocast = KILN_CAST_PROMOTE,
+                             .dtypes = KILN_T_NUMBERS,
+                             .grad_skips = KILN_SKIPS_RESULTS,
+                             .grad_reads = {KILN_READS_Y, KILN_READS_X},
+                             .grad = mul_rule,
+                             .cases = KILN_PW_CASES2("x", "x")};
 
 KILN_PW_FUNCTION2(div)
 KILN_PW_GRAD2Y(div, kiln_div(gy, b), kiln_neg(kiln_mul(gy, kiln_div(y, b))))
-const kiln_op kiln_op_div = {KILN_PW_OP(div, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_FLOATS,
-                             .grad = div_rule, .cases = KILN_PW_CASES2("x", "p")};
+const kiln_op kiln_op_div = {KILN_PW_OP(div, 2),      .autocast = KILN_CAST_PROMOTE,
+                             .dtypes = KILN_T_FLOATS, .grad_reads = {KILN_READS_Y, KILN_READS_Y | KILN_READS_RESULT},
+                             .grad = div_rule,        .cases = KILN_PW_CASES2("x", "p")};
 
 /* Integers cannot be divided by 0, which is found out when the step runs; floats can. */
 static bool are_dense_alike(const kiln_tensor *a, const kiln_tensor *b)
@@ -90,18 +95,21 @@ static bool divide_integers(kiln_call *c, const kiln_op *row, kiln_division divi
 
 DIVISION(floor_divide, KILN_FLOOR_DIVIDE)
 const kiln_op kiln_op_floor_divide = {KILN_PW_OP(floor_divide, 2), .autocast = KILN_CAST_PROMOTE,
-                                      .dtypes = KILN_T_NUMBERS, .grad = kiln_pw_zero_grad,
-                                      .cases = KILN_PW_CASES2("x", "p")};
+                                      .dtypes = KILN_T_NUMBERS,    .grad_reads = {KILN_READS_NOTHING},
+                                      .grad = kiln_pw_zero_grad,   .cases = KILN_PW_CASES2("x", "p")};
 
 DIVISION(remainder, KILN_REMAINDER)
 KILN_PW_GRAD2(remainder, gy, kiln_neg(kiln_mul(gy, kiln_floor_divide(a, b))))
-const kiln_op kiln_op_remainder = {KILN_PW_OP(remainder, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_NUMBERS,
-                                   .grad = remainder_rule, .cases = KILN_PW_CASES2("x", "p")};
+const kiln_op kiln_op_remainder = {
+    KILN_PW_OP(remainder, 2), .autocast = KILN_CAST_PROMOTE,
+    .dtypes = KILN_T_NUMBERS, .grad_reads = {KILN_READS_NOTHING, KILN_READS_X | KILN_READS_Y},
+    .grad = remainder_rule,   .cases = KILN_PW_CASES2("x", "p")};
 
 DIVISION(fmod, KILN_FMOD)
 KILN_PW_GRAD2(fmod, gy, kiln_neg(kiln_mul(gy, kiln_trunc(kiln_div(a, b)))))
-const kiln_op kiln_op_fmod = {KILN_PW_OP(fmod, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_NUMBERS,
-                              .grad = fmod_rule, .cases = KILN_PW_CASES2("x", "p")};
+const kiln_op kiln_op_fmod = {KILN_PW_OP(fmod, 2),      .autocast = KILN_CAST_PROMOTE,
+                              .dtypes = KILN_T_NUMBERS, .grad_reads = {KILN_READS_NOTHING, KILN_READS_X | KILN_READS_Y},
+                              .grad = fmod_rule,        .cases = KILN_PW_CASES2("x", "p")};
 
 KILN_PW_FUNCTION2(pow)
 
@@ -119,8 +127,13 @@ static kiln_tensor *pow_exponent(kiln_tensor *a, kiln_tensor *b, kiln_tensor *y)
     return kiln_mul(y, kiln_log(kiln_masked_fill(a, flat, 1)));
 }
 KILN_PW_GRAD2Y(pow, kiln_mul(gy, pow_base(a, b)), kiln_mul(gy, pow_exponent(a, b, y)))
-const kiln_op kiln_op_pow = {KILN_PW_OP(pow, 2), .autocast = KILN_CAST_FLOAT, .dtypes = KILN_T_NUMBERS,
-                             .grad = pow_rule, .cases = KILN_PW_CASES2("p", "p")};
+const kiln_op kiln_op_pow = {
+    KILN_PW_OP(pow, 2),
+    .autocast = KILN_CAST_FLOAT,
+    .dtypes = KILN_T_NUMBERS,
+    .grad_reads = {KILN_READS_X | KILN_READS_Y, KILN_READS_X | KILN_READS_Y | KILN_READS_RESULT},
+    .grad = pow_rule,
+    .cases = KILN_PW_CASES2("p", "p")};
 
 KILN_PW_FUNCTION2(atan2)
 
@@ -137,8 +150,10 @@ const kiln_op kiln_op_atan2 = {KILN_PW_OP(atan2, 2), .autocast = KILN_CAST_PROMO
 
 KILN_PW_FUNCTION2(hypot)
 KILN_PW_GRAD2Y(hypot, kiln_mul(gy, kiln_div(a, y)), kiln_mul(gy, kiln_div(b, y)))
-const kiln_op kiln_op_hypot = {KILN_PW_OP(hypot, 2), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_FLOATS,
-                               .grad = hypot_rule, .cases = KILN_PW_CASES2("x", "p")};
+const kiln_op kiln_op_hypot = {
+    KILN_PW_OP(hypot, 2),    .autocast = KILN_CAST_PROMOTE,
+    .dtypes = KILN_T_FLOATS, .grad_reads = {KILN_READS_X | KILN_READS_RESULT, KILN_READS_Y | KILN_READS_RESULT},
+    .grad = hypot_rule,      .cases = KILN_PW_CASES2("x", "p")};
 
 /* All of gy for the one that was taken, half of it where both are equal. */
 static kiln_tensor *share(kiln_tensor *gy, kiln_tensor *equal, kiln_tensor *lost)
@@ -181,8 +196,9 @@ kiln_tensor *kiln_div_scalar(kiln_tensor *a, double s)
     return kiln_pw_call_scalar(&kiln_op_div_scalar, a, s);
 }
 KILN_PW_ROW1(div_scalar, kiln_div_scalar(gy, f[0]))
-const kiln_op kiln_op_div_scalar = {KILN_PW_OP(div_scalar, 1), .attrs = "| s", .dtypes = KILN_T_FLOATS,
-                                    .grad = div_scalar_rule, .cases = KILN_PW_CASES1S("1.7")};
+const kiln_op kiln_op_div_scalar = {KILN_PW_OP(div_scalar, 1), .attrs = "| s",
+                                    .dtypes = KILN_T_FLOATS,   .grad_reads = {KILN_READS_NOTHING},
+                                    .grad = div_scalar_rule,   .cases = KILN_PW_CASES1S("1.7")};
 
 kiln_tensor *kiln_rsub_scalar(kiln_tensor *a, double s)
 {
@@ -191,8 +207,9 @@ kiln_tensor *kiln_rsub_scalar(kiln_tensor *a, double s)
     return kiln_pw_call_scalar(&kiln_op_rsub_scalar, a, s);
 }
 KILN_PW_ROW1(rsub_scalar, kiln_neg(gy))
-const kiln_op kiln_op_rsub_scalar = {KILN_PW_OP(rsub_scalar, 1), .attrs = "| s", .dtypes = KILN_T_NUMBERS,
-                                     .grad = rsub_scalar_rule, .cases = KILN_PW_CASES1S("5")};
+const kiln_op kiln_op_rsub_scalar = {KILN_PW_OP(rsub_scalar, 1), .attrs = "| s",
+                                     .dtypes = KILN_T_NUMBERS,   .grad_reads = {KILN_READS_NOTHING},
+                                     .grad = rsub_scalar_rule,   .cases = KILN_PW_CASES1S("5")};
 
 kiln_tensor *kiln_rdiv_scalar(kiln_tensor *a, double s)
 {
@@ -204,6 +221,7 @@ const kiln_op kiln_op_rdiv_scalar = {KILN_PW_OP(rdiv_scalar, 1),
                                      .dtypes = KILN_T_FLOATS,
                                      .lo = 0.5,
                                      .hi = 2,
+                                     .grad_reads = {KILN_READS_X | KILN_READS_RESULT},
                                      .grad = rdiv_scalar_rule,
                                      .cases = KILN_PW_CASES1S("1.7")};
 
@@ -262,8 +280,9 @@ kiln_tensor *kiln_remainder_scalar(kiln_tensor *a, double s)
     return kiln_pw_call_scalar(&kiln_op_remainder_scalar, a, s);
 }
 KILN_PW_ROW1(remainder_scalar, gy)
-const kiln_op kiln_op_remainder_scalar = {KILN_PW_OP(remainder_scalar, 1), .attrs = "| s", .dtypes = KILN_T_NUMBERS,
-                                          .grad = remainder_scalar_rule, .cases = KILN_PW_CASES1S("3")};
+const kiln_op kiln_op_remainder_scalar = {KILN_PW_OP(remainder_scalar, 1), .attrs = "| s",
+                                          .dtypes = KILN_T_NUMBERS,        .grad_reads = {KILN_READS_NOTHING},
+                                          .grad = remainder_scalar_rule,   .cases = KILN_PW_CASES1S("3")};
 
 /* ---- Two or three operands and a number ---- */
 
@@ -276,6 +295,7 @@ const kiln_op kiln_op_lerp = {KILN_PW_OP(lerp, 2),
                               .attrs = "| weight",
                               .autocast = KILN_CAST_PROMOTE,
                               .dtypes = KILN_T_FLOATS,
+                              .grad_reads = {KILN_READS_NOTHING},
                               .grad = lerp_rule,
                               .cases =
                                   KILN_CASES{"x[2,3] x[2,3] | | 0.3", "x[2,1] x[1,3] | | 0.8", "x[] x[4] | | 0.5",
@@ -304,6 +324,7 @@ const kiln_op kiln_op_addcmul = {KILN_PW_OP(addcmul, 3),
                                  .attrs = "| value",
                                  .autocast = KILN_CAST_PROMOTE,
                                  .dtypes = KILN_T_NUMBERS,
+                                 .grad_reads = {KILN_READS_NOTHING, KILN_READS_Z, KILN_READS_Y},
                                  .grad = addcmul_rule,
                                  .cases = KILN_CASES{"x[2,3] x[2,3] x[2,3] | | 2", "x[2,3] x[3] x[2,1] | | 3",
                                                      "x[] x[4] x[] | | 2", "x[0,3] x[3] x[3] | | 2",
@@ -331,6 +352,7 @@ const kiln_op kiln_op_addcdiv = {KILN_PW_OP(addcdiv, 3),
                                  .attrs = "| value",
                                  .autocast = KILN_CAST_PROMOTE,
                                  .dtypes = KILN_T_FLOATS,
+                                 .grad_reads = {KILN_READS_NOTHING, KILN_READS_Z, KILN_READS_Y | KILN_READS_Z},
                                  .grad = addcdiv_rule,
                                  .cases = KILN_CASES{"x[2,3] x[2,3] p[2,3] | | 0.7", "x[2,3] x[3] p[2,1] | | -1.5",
                                                      "x[] x[4] p[] | | 2", "x[0,3] x[3] p[3] | | 2",

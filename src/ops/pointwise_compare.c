@@ -91,17 +91,21 @@ static bool where_rule(kiln_grad_call *g)
     KILN_GIN(2, kiln_masked_fill(gy, condition, 0));
     return true;
 }
-const kiln_op kiln_op_where = {
-    KILN_PW_OP(where, 3), .autocast = KILN_CAST_PROMOTE, .dtypes = KILN_T_ALL, .grad = where_rule,
-    .cases = KILN_CASES{"b[2,3] x[2,3] x[2,3]", "b[3] x[2,3] x[2,1]", "b[2,1] x[] x[3]", "b[] x[4] x[4]", "b[] x[] x[]",
-                        "b[0,3] x[3] x[0,1]", "b[7,33] x[7,33] x[33]", NULL}};
+const kiln_op kiln_op_where = {KILN_PW_OP(where, 3),
+                               .autocast = KILN_CAST_PROMOTE,
+                               .dtypes = KILN_T_ALL,
+                               .grad_reads = {KILN_READS_X},
+                               .grad = where_rule,
+                               .cases = KILN_CASES{"b[2,3] x[2,3] x[2,3]", "b[3] x[2,3] x[2,1]", "b[2,1] x[] x[3]",
+                                                   "b[] x[4] x[4]", "b[] x[] x[]", "b[0,3] x[3] x[0,1]",
+                                                   "b[7,33] x[7,33] x[33]", NULL}};
 
 /* The record's operands are (mask, x): a condition comes first in all rows. */
 kiln_tensor *kiln_masked_fill(kiln_tensor *x, kiln_tensor *mask, double value)
 {
     KILN_TIDY;
-    if (!x || !mask)
-        return kiln_fail_null("masked_fill", x ? 2 : 1);
+    if (!kiln_tensor_given(x, "masked_fill", 1) || !kiln_tensor_given(mask, "masked_fill", 2))
+        return NULL;
     if (!kiln_check_number("masked_fill", value, (kiln_dtype)x->dtype))
         return NULL;
     return KILN_KEPT(KILN_OP(masked_fill, KILN_IN(condition_of(mask), x), KILN_F(value)));
@@ -111,10 +115,14 @@ static bool masked_fill_rule(kiln_grad_call *g)
     KILN_GIN(1, kiln_masked_fill(g->gout[0], g->in[0], 0));
     return true;
 }
-const kiln_op kiln_op_masked_fill = {
-    KILN_PW_OP(masked_fill, 2), .attrs = "| value", .dtypes = KILN_T_ALL, .grad = masked_fill_rule,
-    .cases = KILN_CASES{"b[2,3] x[2,3] | | 7", "b[3] x[2,3] | | 0", "b[2,3] x[] | | 1", "b[] x[4] | | 3",
-                        "b[0,3] x[3] | | 1", "b[7,33] x[7,33] | | -1", NULL}};
+const kiln_op kiln_op_masked_fill = {KILN_PW_OP(masked_fill, 2),
+                                     .attrs = "| value",
+                                     .dtypes = KILN_T_ALL,
+                                     .grad_reads = {KILN_READS_X},
+                                     .grad = masked_fill_rule,
+                                     .cases = KILN_CASES{"b[2,3] x[2,3] | | 7", "b[3] x[2,3] | | 0", "b[2,3] x[] | | 1",
+                                                         "b[] x[4] | | 3", "b[0,3] x[3] | | 1",
+                                                         "b[7,33] x[7,33] | | -1", NULL}};
 
 /* ---- Casts ---- */
 
@@ -122,10 +130,16 @@ kiln_tensor *kiln_cast(kiln_tensor *x, kiln_dtype dtype)
 {
     if ((int)dtype < 0 || dtype >= KILN_DTYPES)
         return kiln_fail(KILN_E_ARGUMENT, "cast", "%d is no dtype", (int)dtype);
-    return x && x->dtype == dtype ? x : KILN_OP(cast, KILN_IN(x), KILN_I(dtype));
+    if (x && x->dtype == dtype)
+        return kiln_tensor_usable(x, "cast") ? x : NULL;
+    return KILN_OP(cast, KILN_IN(x), KILN_I(dtype));
 }
 KILN_PW_ROW1(cast, kiln_cast(gy, x->dtype))
-const kiln_op kiln_op_cast = {KILN_PW_OP(cast, 1), .attrs = "dtype", .dtypes = KILN_T_ALL, .grad = cast_rule,
+const kiln_op kiln_op_cast = {KILN_PW_OP(cast, 1),
+                              .attrs = "dtype",
+                              .dtypes = KILN_T_ALL,
+                              .grad_reads = {KILN_READS_NOTHING},
+                              .grad = cast_rule,
                               .cases = KILN_CASES{"x[2,3] | 0", "x[2,3] | 1", "x[2,3] | 2", "x[2,3] | 3", "x[2,3] | 4",
                                                   "x[2,3] | 5", "x[2,3] | 6", "x[2,3] | 7", "x[] | 6", "x[0,3] | 6",
                                                   "x[7,33] | 7", NULL}};

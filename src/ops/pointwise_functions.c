@@ -3,24 +3,27 @@
 
 #include <math.h>
 
-#define RECORD(row, takes, cast, low, high)                                                                            \
+#define RECORD(row, takes, cast, low, high, ...)                                                                       \
     KILN_PW_FUNCTION1(row)                                                                                             \
-    RECORD_ONLY(row, takes, cast, low, high)
-#define RECORD_ONLY(row, takes, cast, low, high)                                                                       \
+    RECORD_ONLY(row, takes, cast, low, high, __VA_ARGS__)
+#define RECORD_ONLY(row, takes, cast, low, high, ...)                                                                  \
     const kiln_op kiln_op_##row = {                                                                                    \
         KILN_PW_OP(row, 1), .autocast = KILN_CAST_##cast, .dtypes = KILN_T_##takes, .lo = low,                         \
-        .hi = high,         .grad = row##_rule,           .cases = KILN_PW_CASES1};
+        .hi = high,         .grad = row##_rule,           .cases = KILN_PW_CASES1,  __VA_ARGS__};
+/* Where the gradient is not told from the operand. */
+#define FROM_RESULT  .grad_reads = {KILN_READS_RESULT}
+#define FROM_NOTHING .grad_reads = {KILN_READS_NOTHING}
 
 /* ---- Signs and powers ---- */
 
 KILN_PW_ROW1(neg, kiln_neg(gy))
-RECORD(neg, NUMBERS, NONE, 0, 0)
+RECORD(neg, NUMBERS, NONE, 0, 0, FROM_NOTHING)
 
 KILN_PW_GRAD1(abs, kiln_mul(gy, kiln_sign(x)))
 RECORD(abs, NUMBERS, NONE, 0, 0)
 
 #define sign_rule kiln_pw_zero_grad
-RECORD_ONLY(sign, NUMBERS, NONE, 0, 0)
+RECORD_ONLY(sign, NUMBERS, NONE, 0, 0, FROM_NOTHING)
 
 kiln_tensor *kiln_sign(kiln_tensor *x)
 {
@@ -39,24 +42,24 @@ kiln_tensor *kiln_square(kiln_tensor *x)
 }
 
 KILN_PW_GRAD1Y(sqrt, kiln_div(gy, kiln_mul_scalar(y, 2)))
-RECORD(sqrt, FLOATS, NONE, 0.1, 3)
+RECORD(sqrt, FLOATS, NONE, 0.1, 3, FROM_RESULT)
 
 KILN_PW_GRAD1Y(rsqrt, kiln_mul_scalar(kiln_mul(gy, kiln_mul(y, kiln_square(y))), -0.5))
-RECORD(rsqrt, FLOATS, FLOAT, 0.1, 3)
+RECORD(rsqrt, FLOATS, FLOAT, 0.1, 3, FROM_RESULT)
 
 KILN_PW_GRAD1Y(reciprocal, kiln_neg(kiln_mul(gy, kiln_square(y))))
-RECORD(reciprocal, FLOATS, FLOAT, 0.5, 2)
+RECORD(reciprocal, FLOATS, FLOAT, 0.5, 2, FROM_RESULT)
 
 /* ---- Exponentials and logarithms ---- */
 
 KILN_PW_GRAD1Y(exp, kiln_mul(gy, y))
-RECORD(exp, FLOATS, FLOAT, 0, 0)
+RECORD(exp, FLOATS, FLOAT, 0, 0, FROM_RESULT)
 
 KILN_PW_GRAD1Y(exp2, kiln_mul_scalar(kiln_mul(gy, y), M_LN2))
-RECORD(exp2, FLOATS, FLOAT, 0, 0)
+RECORD(exp2, FLOATS, FLOAT, 0, 0, FROM_RESULT)
 
 KILN_PW_GRAD1Y(expm1, kiln_mul(gy, kiln_add_scalar(y, 1)))
-RECORD(expm1, FLOATS, FLOAT, 0, 0)
+RECORD(expm1, FLOATS, FLOAT, 0, 0, FROM_RESULT)
 
 KILN_PW_ROW1(log, kiln_div(gy, x))
 RECORD(log, FLOATS, FLOAT, 0.1, 3)
@@ -79,7 +82,7 @@ KILN_PW_GRAD1(cos, kiln_neg(kiln_mul(gy, kiln_sin(x))))
 RECORD(cos, FLOATS, NONE, 0, 0)
 
 KILN_PW_GRAD1Y(tan, kiln_mul(gy, kiln_add_scalar(kiln_square(y), 1)))
-RECORD(tan, FLOATS, FLOAT, -1.2, 1.2)
+RECORD(tan, FLOATS, FLOAT, -1.2, 1.2, FROM_RESULT)
 
 KILN_PW_GRAD1(asin, kiln_mul(gy, kiln_rsqrt(kiln_rsub_scalar(kiln_square(x), 1))))
 RECORD(asin, FLOATS, FLOAT, -0.9, 0.9)
@@ -97,12 +100,17 @@ KILN_PW_GRAD1(cosh, kiln_mul(gy, kiln_sinh(x)))
 RECORD(cosh, FLOATS, FLOAT, 0, 0)
 
 KILN_PW_GRAD1Y(tanh, KILN_OP(tanh_grad, KILN_IN(y, gy), KILN_NO_ATTRS))
-RECORD(tanh, FLOATS, NONE, 0, 0)
+RECORD(tanh, FLOATS, NONE, 0, 0, FROM_RESULT)
 
 /* f(y, g) = g·(1 - y²), y the hyperbolic tangent */
 KILN_PW_GRAD_OF_GRAD(tanh_grad, kiln_mul_scalar(a, -2))
-const kiln_op kiln_op_tanh_grad = {KILN_PW_OP(tanh_grad, 2), .dtypes = KILN_T_FLOATS,          .lo = -0.9, .hi = 0.9,
-                                   .grad = tanh_grad_rule,   .cases = KILN_PW_CASES2("x", "x")};
+const kiln_op kiln_op_tanh_grad = {KILN_PW_OP(tanh_grad, 2),
+                                   .dtypes = KILN_T_FLOATS,
+                                   .lo = -0.9,
+                                   .hi = 0.9,
+                                   .grad_reads = {KILN_READS_X | KILN_READS_Y, KILN_READS_X},
+                                   .grad = tanh_grad_rule,
+                                   .cases = KILN_PW_CASES2("x", "x")};
 
 KILN_PW_GRAD1(asinh, kiln_mul(gy, kiln_rsqrt(kiln_add_scalar(kiln_square(x), 1))))
 RECORD(asinh, FLOATS, NONE, 0, 0)
@@ -127,19 +135,19 @@ RECORD(erfc, FLOATS, FLOAT, 0, 0)
 /* ---- Rounding ---- */
 
 #define floor_rule kiln_pw_zero_grad
-RECORD(floor, NUMBERS, NONE, 0, 0)
+RECORD(floor, NUMBERS, NONE, 0, 0, FROM_NOTHING)
 
 #define ceil_rule kiln_pw_zero_grad
-RECORD(ceil, NUMBERS, NONE, 0, 0)
+RECORD(ceil, NUMBERS, NONE, 0, 0, FROM_NOTHING)
 
 #define round_rule kiln_pw_zero_grad
-RECORD(round, NUMBERS, NONE, 0, 0)
+RECORD(round, NUMBERS, NONE, 0, 0, FROM_NOTHING)
 
 #define trunc_rule kiln_pw_zero_grad
-RECORD(trunc, NUMBERS, NONE, 0, 0)
+RECORD(trunc, NUMBERS, NONE, 0, 0, FROM_NOTHING)
 
 KILN_PW_ROW1(frac, gy)
-RECORD(frac, FLOATS, NONE, 0, 0)
+RECORD(frac, FLOATS, NONE, 0, 0, FROM_NOTHING)
 
 /* ---- Bounds ---- */
 
@@ -163,5 +171,6 @@ const kiln_op kiln_op_clamp = {KILN_PW_OP(clamp, 1), .attrs = "| min max", .dtyp
                                                    "x[7,33] | | -inf 1", "x[5] | | 1 inf", NULL}};
 
 /* f(x, g) = g where x is within the bounds, else 0 */
-const kiln_op kiln_op_clamp_grad = {KILN_PW_OP(clamp_grad, 2), .attrs = "| min max", .dtypes = KILN_T_FLOATS,
+const kiln_op kiln_op_clamp_grad = {KILN_PW_OP(clamp_grad, 2), .attrs = "| min max",
+                                    .dtypes = KILN_T_FLOATS,   .grad_reads = {KILN_READS_NOTHING, KILN_READS_X},
                                     .grad = kiln_pw_gate_grad, .cases = KILN_PW_CASES2S("x", "x", " | | -1 1")};

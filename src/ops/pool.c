@@ -491,6 +491,7 @@ const kiln_op kiln_op_max_pool_grad = {
     .checks_indices = true,
     .infer = max_pool_grad_infer,
     .compose = max_pool_grad_compose,
+    .grad_reads = {KILN_READS_Y},
     .grad = max_pool_grad_grad,
     .cases = KILN_CASES{"x[2,3,3,3] i36[2,3,3,3] | 6 6", "x[2,1,4,2] i6[2,1,4,2] | 2 3", "x[0,3,2,2] i9[0,3,2,2] | 3 3",
                         NULL},
@@ -499,6 +500,7 @@ const kiln_op kiln_op_max_pool_grad = {
 /* PyTorch's types: maxima of all numbers, means of floats and i64. */
 enum { AVERAGED = KILN_T_FLOATS | 1 << KILN_I64 };
 
+/* The second output, which maxima have, says where they were found: their gradient reads that. */
 #define NODE(op, names, types, outputs, shape_rule, composition, gradient, ...)                                        \
     const kiln_op kiln_op_##op = {                                                                                     \
         .name = #op,                                                                                                   \
@@ -510,6 +512,7 @@ enum { AVERAGED = KILN_T_FLOATS | 1 << KILN_I64 };
         .nout = outputs,                                                                                               \
         .infer = shape_rule,                                                                                           \
         .compose = composition,                                                                                        \
+        .grad_reads = {(outputs) == 2 ? KILN_READS_RESULT : KILN_READS_NOTHING},                                       \
         .grad = gradient,                                                                                              \
         .cases = KILN_CASES{__VA_ARGS__, NULL},                                                                        \
     }

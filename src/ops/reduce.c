@@ -184,7 +184,7 @@ static const char *const logic_cases[] = {
     "b[0,3] | 0 1", "b[] | 0", NULL,
 };
 
-#define NODE(op_name, types, cast, rule, gradient, its_cases)                                                          \
+#define NODE(op_name, types, cast, rule, reads, gradient, its_cases)                                                   \
     const kiln_op kiln_op_##op_name = {                                                                                \
         .name = #op_name,                                                                                              \
         .attrs = "keepdim dims...",                                                                                    \
@@ -194,17 +194,18 @@ static const char *const logic_cases[] = {
         .min_in = 1,                                                                                                   \
         .max_in = 1,                                                                                                   \
         .infer = rule,                                                                                                 \
+        .grad_reads = {reads},                                                                                         \
         .grad = gradient,                                                                                              \
         .cases = its_cases,                                                                                            \
     }
 enum { SUMMED = KILN_T_FLOATS | 1 << KILN_I64 }; /* narrower integers are widened by the wrappers */
 
-NODE(sum, SUMMED, KILN_CAST_FLOAT, infer_same, sum_grad, reduce_cases);
-NODE(prod, SUMMED, KILN_CAST_FLOAT, infer_same, prod_grad, reduce_cases);
-NODE(amax, SUMMED, KILN_CAST_NONE, infer_extreme, extreme_grad, extreme_cases);
-NODE(amin, SUMMED, KILN_CAST_NONE, infer_extreme, extreme_grad, extreme_cases);
-NODE(any, KILN_T_BOOL, KILN_CAST_NONE, infer_same, NULL, logic_cases);
-NODE(all, KILN_T_BOOL, KILN_CAST_NONE, infer_same, NULL, logic_cases);
+NODE(sum, SUMMED, KILN_CAST_FLOAT, infer_same, KILN_READS_NOTHING, sum_grad, reduce_cases);
+NODE(prod, SUMMED, KILN_CAST_FLOAT, infer_same, KILN_READS_X, prod_grad, reduce_cases);
+NODE(amax, SUMMED, KILN_CAST_NONE, infer_extreme, KILN_READS_X | KILN_READS_RESULT, extreme_grad, extreme_cases);
+NODE(amin, SUMMED, KILN_CAST_NONE, infer_extreme, KILN_READS_X | KILN_READS_RESULT, extreme_grad, extreme_cases);
+NODE(any, KILN_T_BOOL, KILN_CAST_NONE, infer_same, 0, NULL, logic_cases);
+NODE(all, KILN_T_BOOL, KILN_CAST_NONE, infer_same, 0, NULL, logic_cases);
 
 /* ---- Compositions ---- */
 

@@ -85,8 +85,8 @@ static bool interpolate_compose(kiln_call *c, kiln_tensor **out)
 kiln_tensor *kiln_interpolate(kiln_tensor *x, int n, const int64_t *size, kiln_resize mode, bool align_corners)
 {
     KILN_TIDY;
-    if (!x)
-        return kiln_fail_null("interpolate", 1);
+    if (!kiln_tensor_given(x, "interpolate", 1))
+        return NULL;
     if (!kiln_check_list("interpolate", n, size, 2))
         return NULL;
     if (n != x->ndim - 2 || n < 1 || n > 2)
@@ -109,6 +109,7 @@ const kiln_op kiln_op_resize = {
     .min_in = 1,
     .max_in = 1,
     .infer = resize_infer,
+    .grad_reads = {KILN_READS_NOTHING},
     .grad = resize_gradient,
     .cases = KILN_CASES{"x[2,2,4,5] | 0 0 7 3", "x[2,2,4,5] | 1 0 7 3", "x[2,2,4,5] | 1 1 6 9", "x[1,2,4,5] | 2 0 6 3",
                         "x[1,2,5,4] | 2 1 3 7", "x[1,1,3,4] | 1 1 1 1", NULL},
@@ -122,6 +123,7 @@ const kiln_op kiln_op_resize_grad = {
     .min_in = 1,
     .max_in = 1,
     .infer = resize_infer,
+    .grad_reads = {KILN_READS_NOTHING},
     .grad = resize_grad_gradient,
     .cases = KILN_CASES{"x[2,2,7,3] | 0 0 4 5", "x[2,2,7,3] | 1 0 4 5", "x[2,2,6,9] | 1 1 4 5", "x[1,2,6,3] | 2 0 4 5",
                         "x[1,2,3,7] | 2 1 5 4", NULL},

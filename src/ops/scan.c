@@ -45,6 +45,7 @@ const kiln_op kiln_op_cumsum = {
     .min_in = 1,
     .max_in = 1,
     .infer = infer_scan,
+    .grad_reads = {KILN_READS_NOTHING},
     .grad = grad_cumsum,
     .cases = SCAN_CASES,
 };
@@ -134,6 +135,7 @@ const kiln_op kiln_op_linear_recurrence = {
     .max_in = 2,
     .infer = infer_recurrence,
     .compose = compose_recurrence,
+    .grad_reads = {KILN_READS_X | KILN_READS_RESULT, KILN_READS_X},
     .grad = grad_recurrence,
     .cases = KILN_CASES{"x[5] x[5] | 0 0", "x[5] x[5] | 0 1", "x[3,4] x[3,4] | 0 0", "x[3,4] x[3,4] | -1 1",
                         "x[2,5,3] x[2,5,3] | 1 0", "x[2,5,3] x[2,5,3] | 1 1", "x[] x[] | 0 0", "x[1] x[1] | 0 1",
@@ -168,6 +170,7 @@ const kiln_op kiln_op_cumprod = {
     .min_in = 1,
     .max_in = 1,
     .infer = infer_scan,
+    .grad_reads = {KILN_READS_X | KILN_READS_RESULT},
     .grad = grad_cumprod,
     .cases = SCAN_CASES,
 };

@@ -49,7 +49,9 @@ kiln_tensor *kiln_clone(kiln_tensor *x)
 
 kiln_tensor *kiln_contiguous(kiln_tensor *x)
 {
-    return x && kiln_is_dense(x->ndim, x->shape, x->stride) ? x : kiln_clone(x);
+    if (x && kiln_is_dense(x->ndim, x->shape, x->stride))
+        return kiln_tensor_usable(x, "contiguous") ? x : NULL;
+    return kiln_clone(x);
 }
 
 /* ---- cat, stack, split, chunk ---- */
@@ -100,6 +102,7 @@ const kiln_op kiln_op_cat = {
     .min_in = 1,
     .max_in = KILN_MAX_INPUTS,
     .infer = infer_cat,
+    .grad_reads = {KILN_READS_NOTHING},
     .grad = grad_cat,
     .cases = KILN_CASES{"x[2] x[3] | 0", "x[2,3] x[4,3] | 0", "x[2,3] x[2,1] x[2,2] | 1", "x[2,3,4] x[2,3,1] | -1",
                         "x[2,2,3] x[2,0,3] x[2,1,3] | 1", "x[3] | 0", "x[0] x[0] | 0", "x[0,3] x[0,2] | 1",
@@ -137,8 +140,8 @@ kiln_tensor *kiln_cat(int n, kiln_tensor *const *tensors, int dim)
     kiln_dtype dtype = KILN_BOOL;
     bool any = false;
     for (int i = 0; i < n; i++) {
-        if (!tensors[i])
-            return kiln_fail_null("cat", i + 1);
+        if (!kiln_tensor_given(tensors[i], "cat", i + 1))
+            return NULL;
         dtype = kiln_dtype_promote(dtype, (kiln_dtype)tensors[i]->dtype);
         any |= !is_skipped(tensors[i]);
     }
@@ -211,8 +214,8 @@ kiln_tensor *kiln_stack(int n, kiln_tensor *const *tensors, int dim)
     kiln_tensor *block[KILN_MAX_INPUTS], *done = NULL;
     kiln_dtype dtype = KILN_BOOL;
     for (int i = 0; i < n; i++) {
-        if (!tensors[i])
-            return kiln_fail_null("stack", i + 1);
+        if (!kiln_tensor_given(tensors[i], "stack", i + 1))
+            return NULL;
         dtype = kiln_dtype_promote(dtype, (kiln_dtype)tensors[i]->dtype);
     }
     for (int i = 0; i < n; i += KILN_MAX_INPUTS) {
@@ -260,8 +263,8 @@ static bool can_cut(const kiln_tensor *x, const char *op, int *dim, kiln_tensor 
 {
     for (int i = 0; parts && i < max_parts; i++)
         parts[i] = NULL;
-    if (!x)
-        return kiln_fail_null(op, 1);
+    if (!kiln_tensor_given(x, op, 1))
+        return NULL;
     if (!parts || max_parts < 1)
         return kiln_fail(KILN_E_ARGUMENT, op, "there is no room for the parts: %d at %s", max_parts,
                          parts ? "most" : "NULL");

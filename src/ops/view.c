@@ -156,8 +156,8 @@ kiln_tensor *kiln_reshape(kiln_tensor *x, int n, const int64_t *shape)
     KILN_TIDY;
     int64_t sizes[KILN_MAX_DIMS], stride[KILN_MAX_DIMS];
     kiln_attrs a;
-    if (!x)
-        return kiln_fail_null("reshape", 1);
+    if (!kiln_tensor_given(x, "reshape", 1))
+        return NULL;
     if (!list_attrs("reshape", &a, n, shape) || !resolve_shape(x, "reshape", n, shape, sizes))
         return NULL;
     memcpy(a.i, sizes, (size_t)n * sizeof *sizes);

@@ -239,8 +239,8 @@ const kiln_op kiln_op_as_strided = {
 
 kiln_tensor *kiln_as_strided(kiln_tensor *x, int ndim, const int64_t *shape, const int64_t *stride, int64_t offset)
 {
-    if (!x)
-        return kiln_fail_null("as_strided", 1);
+    if (!kiln_tensor_given(x, "as_strided", 1))
+        return NULL;
     if (ndim < 0 || ndim > KILN_MAX_DIMS)
         return kiln_fail(KILN_E_SHAPE, "as_strided", "%d sizes are given; a tensor has at most %d dims", ndim,
                          KILN_MAX_DIMS);
@@ -295,6 +295,7 @@ const kiln_op kiln_op_strided_copy = {
     .min_in = 1,
     .max_in = 1,
     .infer = infer_strided_copy,
+    .grad_reads = {KILN_READS_NOTHING},
     .grad = grad_strided_copy,
     .cases = KILN_CASES{"x[6] | 2 2 3 3 1 | 0", "x[9] | 2 3 2 1 2 | 1", "x[8] | 1 3 2 | 3", "x[2,4] | 2 2 3 0 1 | 4",
                         "x[5] | 0 | 3", "x[4] | 2 0 3 1 1 | 0", "x[0] | 1 0 1 | 0", "x[80] | 3 5 4 3 7 2 9 | 9",

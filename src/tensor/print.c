@@ -311,7 +311,7 @@ static void put_tensor(printer *p, bool needs_grad)
 
 char *kiln_to_string(kiln_tensor *t)
 {
-    if (!t)
+    if (!kiln_tensor_given(t, "to_string", 1))
         return NULL;
     const int64_t count = kiln_numel(t);
     const size_t size = kiln_dtype_size((kiln_dtype)t->dtype);

@@ -186,7 +186,7 @@ int64_t kiln_numel(const kiln_tensor *t)
 
 int64_t kiln_size(const kiln_tensor *t, int dim)
 {
-    if (!t || !kiln_tensor_usable(t, "size"))
+    if (!kiln_tensor_given(t, "size", 1))
         return -1;
     int d = dim < 0 ? dim + t->ndim : dim;
     if (d < 0 || d >= t->ndim) {

@@ -33,6 +33,7 @@ const kiln_op kiln_op_assign = {.name = "assign",
                                 .min_in = 1,
                                 .max_in = 1,
                                 .infer = infer_same,
+                                .grad_reads = {KILN_READS_NOTHING},
                                 .grad = grad_same,
                                 .cases = KILN_CASES{"x[2,3]", "x[]", "x[0]", NULL}};
 
@@ -93,6 +94,7 @@ const kiln_op kiln_op_as_strided_put = {
     .min_in = 2,
     .max_in = 2,
     .infer = infer_put,
+    .grad_reads = {KILN_READS_NOTHING},
     .grad = grad_put,
     .cases = KILN_CASES{"x[4,5] x[2,3] | 10 2 1", "x[6] x[3] | -2 5", "x[3,3] x[3] | 4 0", "x[4] x[0] | 1 0",
                         "x[4,5] x[2,3] | 10 2 | 1", "x[3,3] x[3] | 3 | 2", "x[5] x[] | | 3", NULL}};

@@ -209,7 +209,7 @@ static bool survey(const check *k, int64_t *elements, int64_t *largest)
     int marked = 0;
     for (int i = 0; i < k->n; i++) {
         const kiln_tensor *t = k->inputs[i];
-        if (!t)
+        if (!kiln_tensor_given(t, who, i + 1))
             return false;
         if (!kiln_needs_grad(t))
             continue;

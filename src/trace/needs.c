@@ -29,32 +29,39 @@ bool kiln_trace_walked(kiln_trace *tr, int32_t value)
 
 /* ---- Reaching back ---- */
 
-static bool reads_operand(const kiln_trace *tr, const kiln_node *n, int i)
+/* What the gradient of operand k reads, as the record says it. */
+static unsigned said_of(const kiln_op *op, int k)
 {
-    const kiln_op *op = n->op;
-    if (kiln_trace_is_path(op, i))
-        return false;
-    if (!op->grad_reads)
-        return !(op->grad_skips & KILN_SKIPS_OPERANDS);
-    bool others = false;
-    for (int k = 0; k < n->nin && op->grad_reads & KILN_READS_OTHERS; k++) {
-        int32_t other = tr->operands[n->in + k];
-        others |= k != i && other >= 0 && tr->values[other].requires_grad;
-    }
-    return others || (i < 3 && op->grad_reads >> i & 1);
+    static const uint16_t unless_skipped[] = {
+        KILN_READS_OPERANDS,
+        [KILN_SKIPS_OPERANDS] = KILN_READS_RESULT,
+        [KILN_SKIPS_RESULTS] = KILN_READS_OPERANDS,
+        [KILN_SKIPS_BOTH] = KILN_READS_NOTHING,
+    };
+    k = k < 2 ? k : 2;
+    while (k > 0 && !op->grad_reads[k])
+        k--;
+    return op->grad_reads[k] ? op->grad_reads[k] : unless_skipped[op->grad_skips];
 }
 
-static bool reads_results(const kiln_op *op)
+unsigned kiln_trace_reads(const kiln_trace *tr, const kiln_node *n)
 {
-    return op->grad_reads ? op->grad_reads & KILN_READS_RESULT : !(op->grad_skips & KILN_SKIPS_RESULTS);
+    unsigned reads = 0;
+    for (int k = 0; k < n->nin && n->op->cls != KILN_CLASS_VIEW; k++) {
+        int32_t operand = tr->operands[n->in + k];
+        if (operand >= 0 && tr->values[operand].requires_grad)
+            reads |= said_of(n->op, k);
+    }
+    return reads;
 }
 
 static void mark_reads(kiln_trace *tr, const kiln_node *n)
 {
+    unsigned reads = kiln_trace_reads(tr, n);
     for (int k = 0; k < n->nin; k++)
-        if (tr->operands[n->in + k] >= 0 && reads_operand(tr, n, k))
+        if (tr->operands[n->in + k] >= 0 && reads >> (k < 7 ? k : 7) & 1)
             tr->values[tr->values[tr->operands[n->in + k]].base].needed = true;
-    for (int j = 0; j < n->nout && reads_results(n->op); j++)
+    for (int j = 0; j < n->nout && reads & KILN_READS_RESULT; j++)
         tr->values[tr->values[n->out + j].base].needed = true;
 }
 

@@ -164,6 +164,9 @@ static inline bool kiln_trace_reserve_own(kiln_trace *tr, int64_t more)
     return kiln_map_reserve(&tr->own, tr->leaves.count + tr->nassigned + more);
 }
 
+/* What the gradients of the node's operands that want one read: KILN_READS_*. */
+unsigned kiln_trace_reads(const kiln_trace *tr, const kiln_node *n);
+
 /* True if a gradient may still be asked for. */
 bool kiln_trace_has_graph(kiln_trace *tr);
 
