@@ -9,8 +9,8 @@
 
 enum { LARGEST = 5000 }; /* elements of an operand: larger cases are about how work is split */
 
-/* What a record says is read, and what was read, over all cases of an operation: KILN_READS_*. With all operands wanting
- * gradients, and with each alone: products read the other one. */
+/* What a record says is read, and what was read, over all cases of an operation: KILN_READS_*. With all operands
+ * wanting gradients, and with each alone: products read the other one. */
 enum { ALL = KILN_MAX_INPUTS, VARIANTS = ALL + 1 };
 typedef struct reads {
     unsigned said[VARIANTS], seen[VARIANTS];

@@ -2,6 +2,7 @@
 #include "device/cpu/place.h"
 #include "device/cpu/ranges.h"
 #include "device/cpu/vector_math.h"
+#include "ops/op.h"
 #include "ops/require.h"
 
 typedef struct looking {
