@@ -254,8 +254,12 @@ static bool is_small(const kiln_tensor *t)
 
 kiln_tensor *small_tensor(void)
 {
+    bool before = stale_given;
+    stale_given = false;
     kiln_tensor *t = any_tensor();
-    return t && (stale_given || is_small(t)) ? t : NULL;
+    bool fits = t && (stale_given || is_small(t));
+    stale_given |= before;
+    return fits ? t : NULL;
 }
 
 /* Not NULL, and nobody's but the caller's. */

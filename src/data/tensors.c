@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/alloc.h"
+#include "core/available.h"
 #include "core/fail.h"
 #include "core/half.h"
 #include "data/dataset.h"
@@ -94,7 +95,7 @@ static char *take(kiln_tensor *t, const char *which, int64_t *count, kiln_field 
     *count = shape[0];
     *item = kiln_field_make(kiln_dtype_of(t), kiln_ndim(t) - 1, shape + 1);
     size_t bytes = (size_t)n * kiln_dtype_size(item->dtype);
-    char *data = kiln_alloc_aligned(bytes);
+    char *data = kiln_fits_memory(bytes, which, "data_tensors") ? kiln_alloc_aligned(bytes) : NULL;
     if (data && kiln_read(t, data, bytes) &&
         (!kiln_dtype_is_float(item->dtype) || all_finite(item->dtype, data, n, *count, which)))
         return data;
@@ -121,8 +122,8 @@ static bool fill(in_memory *m, kiln_tensor *x, kiln_tensor *y)
 
 kiln_dataset *kiln_data_tensors(kiln_tensor *x, kiln_tensor *y)
 {
-    if (!x)
-        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "data_tensors", "x is NULL") : NULL;
+    if (!kiln_tensor_given(x, "data_tensors", 1) || (y && !kiln_tensor_usable(y, "data_tensors")))
+        return NULL;
     in_memory *m = kiln_alloc_zero(1, sizeof *m);
     if (!m || fill(m, x, y))
         return m ? &m->base : NULL;
