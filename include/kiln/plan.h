@@ -19,7 +19,7 @@ typedef struct kiln_plan_info {
     int64_t output_bytes;                     /* memory of results that outlive the step */
     int64_t peak_bytes;                       /* all the step adds to what was in use before it */
     int64_t gradient_bytes, activation_bytes; /* all of them, also where they share memory one after the other */
-    int64_t flops, bytes;                     /* arithmetic, and memory moved by the kernels */
+    int64_t flops, bytes;                     /* arithmetic, and memory moved by the kernels; INT64_MAX: that or more */
     bool replayed;                            /* found in the cache */
 } kiln_plan_info;
 KILN_API bool kiln_plan_last(kiln_plan_info *info); /* of the plan that ran last in this thread */

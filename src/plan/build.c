@@ -5,6 +5,19 @@
 #include "plan/backend.h"
 #include "plan/draft.h"
 
+/* Figures end where 64 bits do: a step of any size can be planned, if not run. */
+static int64_t plus(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
 static int64_t window_bytes(const kiln_plan *p, const kiln_operand *o)
 {
     if (o->buffer >= 0 && p->buffers[o->buffer].role == KILN_ROLE_DATASET)
@@ -17,28 +30,28 @@ static int64_t window_bytes(const kiln_plan *p, const kiln_operand *o)
 
 static int64_t kernel_flops(const kiln_kernel *k)
 {
-    int64_t n = k->group ? k->group->count * (k->group->ninstrs + k->group->reduces) : 0;
+    int64_t n = k->group ? times(k->group->count, k->group->ninstrs + k->group->reduces) : 0;
     if (!k->op || k->op->cls == KILN_CLASS_REDUCE)
         return n;
     if (k->op->cls == KILN_CLASS_MATMUL) {
         const kiln_operand *a = &k->in[0];
         int64_t result = k->group ? k->group->count : kiln_count(k->out[0].ndim, k->out[0].shape);
-        return n + 2 * result * a->shape[a->ndim - 1];
+        return plus(n, times(2 * result, a->shape[a->ndim - 1]));
     }
     if (k->op->cls == KILN_CLASS_CONV) { /* x·w, gy·w or gy·x: every product belongs to an output place and a weight */
         bool weight_grad = k->out[0].shape[2] == k->ints[7] && k->nints == 9 && k->in[1].shape[0] == k->in[0].shape[0];
         const kiln_operand *w = weight_grad ? &k->out[0] : &k->in[1];
         const kiln_operand *y = k->nints == 7 ? &k->out[0] : &k->in[0];
-        return 2 * y->shape[0] * y->shape[2] * y->shape[3] * kiln_count(w->ndim, w->shape);
+        return times(2 * y->shape[0] * y->shape[2] * y->shape[3], kiln_count(w->ndim, w->shape));
     }
     if (k->op->cls == KILN_CLASS_ATTENTION) { /* two products of the scores' size, or five; causal ones half of it */
         const kiln_operand *q = &k->in[0], *v = &k->in[2];
-        int64_t scores = kiln_count(q->ndim - 1, q->shape) * v->shape[v->ndim - 2], e = q->shape[q->ndim - 1];
+        int64_t scores = times(kiln_count(q->ndim - 1, q->shape), v->shape[v->ndim - 2]), e = q->shape[q->ndim - 1];
         int64_t both = k->nin == 3 ? e + v->shape[v->ndim - 1] : 3 * e + 2 * v->shape[v->ndim - 1];
-        return 2 * scores * both / (k->ints[0] ? 2 : 1);
+        return times(scores, k->ints[0] ? both : 2 * both);
     }
     for (int j = 0; j < k->nout; j++)
-        n += kiln_count(k->out[j].ndim, k->out[j].shape);
+        n = plus(n, kiln_count(k->out[j].ndim, k->out[j].shape));
     return n;
 }
 
@@ -50,17 +63,17 @@ void kiln_draft_count(kiln_draft *d)
         const kiln_group *g = k->group;
         k->flops = kernel_flops(k);
         for (int j = 0; j < k->nin; j++)
-            k->bytes += window_bytes(p, &k->in[j]);
+            k->bytes = plus(k->bytes, window_bytes(p, &k->in[j]));
         for (int j = 0; j < k->nout; j++)
-            k->bytes += window_bytes(p, &k->out[j]);
+            k->bytes = plus(k->bytes, window_bytes(p, &k->out[j]));
         for (int j = 0; g && j < g->nloads; j++)
-            k->bytes += window_bytes(p, &g->loads[j]);
+            k->bytes = plus(k->bytes, window_bytes(p, &g->loads[j]));
         for (int j = 0; g && j < g->nstores; j++)
-            k->bytes += window_bytes(p, &g->stores[j].to);
+            k->bytes = plus(k->bytes, window_bytes(p, &g->stores[j].to));
         if (g && g->reduces)
-            k->bytes += window_bytes(p, &g->reduce_to);
-        p->flops += k->flops;
-        p->bytes += k->bytes;
+            k->bytes = plus(k->bytes, window_bytes(p, &g->reduce_to));
+        p->flops = plus(p->flops, k->flops);
+        p->bytes = plus(p->bytes, k->bytes);
     }
 }
 

@@ -1,6 +1,8 @@
 /* Memory: where in the arena each buffer lies. Buffers are placed in the order the kernels need them and their room is
  * free again after their last use, so the arena's size is the step's peak, known before anything runs. */
+#include <math.h>
 #include <string.h>
+#include "core/fail.h"
 #include "plan/backend.h"
 #include "plan/draft.h"
 #include "tensor/memory.h"
@@ -176,11 +178,26 @@ static void keep_apart(kiln_plan *p)
         }
 }
 
+/* Sizes are added up from here on. */
+static bool can_be_counted(const kiln_plan *p)
+{
+    double all = 0;
+    for (int32_t b = 0; b < p->nbuffers; b++)
+        all += p->buffers[b].bytes < 0 ? INFINITY : (double)p->buffers[b].bytes;
+    if (all < 0x1p62)
+        return true;
+    kiln_fail(KILN_E_MEMORY, "step", "what its %lld kernels read and write would take %.3g EiB all in all",
+              (long long)p->nkernels, all / 0x1p60);
+    return kiln_hint("nothing was changed. Use a smaller batch or model");
+}
+
 bool kiln_draft_place(kiln_draft *d)
 {
     kiln_plan *p = d->plan;
     bool apart = kiln_backend_apart(p->device);
     add_workspaces(d);
+    if (!can_be_counted(p))
+        return false;
     if (apart)
         keep_apart(p);
     layout l = {.d = d};
