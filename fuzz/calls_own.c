@@ -215,6 +215,32 @@ DEFINE_OWN(kiln_device_scope_end)
     must(kiln_default_device() == KILN_CPU);
 }
 
+/* A tensor of any size, and what is made of it, go to the pool: all other calls meet them. */
+DEFINE_OWN(kiln_shapes_scope_enter)
+{
+    kiln_shapes_scope scope = kiln_shapes_scope_enter();
+    if (kiln_ok()) { /* what was pending could run */
+        kiln_tensor *shape = kiln_tensor_new(NULL, any_dtype(), list.n, list.at, any_device());
+        after_tensor(shape);
+        if (shape && byte() % 2)
+            after_tensor(kiln_add(shape, any_tensor()));
+    }
+    kiln_shapes_scope_leave(&scope);
+    kiln_shapes_scope_leave(&scope);
+}
+
+DEFINE_OWN(kiln_shapes_scope_leave)
+{
+    kiln_shapes_scope none = {0};
+    kiln_shapes_scope_leave(&none);
+}
+
+DEFINE_OWN(kiln_shapes_scope_end)
+{
+    kiln_shapes_scope none = {0};
+    kiln_shapes_scope_end(&none);
+}
+
 DEFINE_OWN(kiln_zero_grad_of)
 {
     kiln_zero_grad_of(any_tensor());

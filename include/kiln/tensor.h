@@ -163,6 +163,32 @@ KILN_API kiln_device_scope kiln_device_scope_enter(kiln_device device);
 KILN_API void kiln_device_scope_leave(kiln_device_scope *scope);
 KILN_API void kiln_device_scope_end(kiln_device_scope *scope);
 
+/* ---- Shapes without memory ----
+ * kiln_shapes_only { … }: tensors made inside the braces have a shape, a dtype and a device, but no memory and no
+ * values, whatever their size, and nothing is computed there: initialisers do nothing. So a model of any size can be
+ * made in an instant, to look at its shapes (kiln_module_shape, kiln_summary) or to record a training step and plan it
+ * (kiln_plan_pending, kiln_plan_describe), inside the braces or after them; optimizers make the state of such
+ * parameters without memory, too. kiln_module_to gives them another device. Reading such a tensor, or running a step
+ * that does, is an error. It gets memory when all of it is assigned to after the braces: by kiln_module_load,
+ * kiln_assign, kiln_write, kiln_init_…
+ *
+ * What was written before the braces is computed before them. Assigning inside to a tensor that has memory is an error.
+ * break and continue inside the braces end them, not the loop around them, and a break is noticed. */
+#define kiln_shapes_only KILN_SHAPES_ONLY_AS_(KILN_LINE_NAME_(kiln_shapes_, __LINE__))
+#define KILN_SHAPES_ONLY_AS_(scope)                                                                                    \
+    for (kiln_shapes_scope scope __attribute__((cleanup(kiln_shapes_scope_leave))) = kiln_shapes_scope_enter();        \
+         scope.active; kiln_shapes_scope_end(&scope))                                                                  \
+        for (scope.inside = true; scope.inside; scope.inside = false)
+typedef struct kiln_shapes_scope {
+    bool saved, active, inside;
+} kiln_shapes_scope;
+KILN_API kiln_shapes_scope kiln_shapes_scope_enter(void);
+KILN_API void kiln_shapes_scope_leave(kiln_shapes_scope *scope);
+KILN_API void kiln_shapes_scope_end(kiln_shapes_scope *scope);
+
+/* True if t has only a shape; false for NULL, and for a tensor that is not computed yet. */
+KILN_API bool kiln_is_shape_only(const kiln_tensor *t);
+
 #ifdef __cplusplus
 }
 #endif

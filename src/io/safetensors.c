@@ -10,6 +10,7 @@
 #include "ops/op.h"
 #include "tensor/memory.h"
 #include "tensor/scope.h"
+#include "trace/shapes.h"
 
 enum { PREFIX = 8, HEADER_MAX = 100000000, PIECE = 1 << 20 };
 
@@ -174,7 +175,7 @@ kiln_tensor *kiln_safetensors_load(kiln_safetensors *f, int64_t i, kiln_device d
                   t->dtype_name);
         return kiln_hint("convert it to F32, F16, BF16, I64 or another that Kiln has");
     }
-    if (device == KILN_CPU && !kiln_fits_memory(t->bytes, f->path, who))
+    if (!kiln_shapes_refuse(who) || (device == KILN_CPU && !kiln_fits_memory(t->bytes, f->path, who)))
         return NULL;
     kiln_storage *s = kiln_storage_new(device, (size_t)t->bytes);
     if (!s || !kiln_memory_take(device, s->bytes, &s->block)) {

@@ -5,6 +5,7 @@
 #include "kiln/grad.h"
 #include "nn/module.h"
 #include "ops/op.h"
+#include "trace/shapes.h"
 
 /* ---- Filling ---- */
 
@@ -14,12 +15,22 @@ typedef struct numbers {
 } numbers;
 typedef kiln_tensor *(*source_fn)(const kiln_tensor *t, const numbers *n);
 
+/* Inside kiln_shapes_only there is nothing to fill. */
+static bool is_hollow(const kiln_tensor *t)
+{
+    return kiln_shapes_inside() && (t->storage->shape_only || !t->storage->has_memory);
+}
+
 /* Assigns what `source` makes; t, or NULL with an error. */
 static kiln_tensor *fill(kiln_tensor *t, const char *who, source_fn source, numbers n)
 {
     bool ok = false;
     if (!t)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, who, "the tensor is NULL") : NULL;
+    if (!kiln_tensor_usable(t, who))
+        return NULL;
+    if (is_hollow(t))
+        return t;
     kiln_inner_scope {
         kiln_no_grad {
             kiln_on_device (t->device) {
@@ -201,6 +212,8 @@ kiln_tensor *kiln_init_orthogonal(kiln_tensor *t, double gain)
     double in, out;
     if (!fans(t, "init_orthogonal", &in, &out))
         return NULL;
+    if (is_hollow(t))
+        return t;
     double *data = kiln_alloc((size_t)kiln_numel(t), sizeof *data);
     bool ok = false;
     if (data)

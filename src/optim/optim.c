@@ -7,7 +7,7 @@
 #include "core/half.h"
 #include "optim/optim.h"
 #include "tensor/scope.h"
-#include "trace/trace.h"
+#include "trace/shapes.h"
 
 /* ---- Making ---- */
 
@@ -159,9 +159,11 @@ static void fill(void *data, int64_t n, kiln_dtype dtype, double value)
 }
 
 /* Made at once, not as a part of the step: it stays when the step is discarded, and the first step's plan is that of
- * all others. */
+ * all others. A parameter that has only a shape has such a state. */
 static kiln_tensor *make_state(const kiln_tensor *p, double value)
 {
+    if (p->storage->shape_only)
+        return kiln_keep(kiln_shapes_tensor(kiln_dtype_of(p), p->ndim, p->shape, p->device));
     int64_t n = kiln_numel(p);
     void *data = value != 0 ? kiln_alloc((size_t)n, kiln_dtype_size(kiln_dtype_of(p))) : NULL;
     if (value != 0 && !data)
@@ -178,6 +180,8 @@ bool kiln_optim_place_state(const kiln_optim *o, kiln_optim_param *p)
     const kiln_optim_options *options = &o->groups[p->group];
     for (int k = 0; k < KILN_OPTIM_STATES && o->rule->state[k]; k++) {
         kiln_tensor *t = p->state[k];
+        if (t && kiln_is_shape_only(t) && !p->tensor->storage->shape_only)
+            t = NULL; /* the parameter got values since: its state begins */
         if ((o->rule->has_state && !o->rule->has_state(options, k)) || (t && t->device == p->tensor->device))
             continue;
         if (!t)

@@ -43,11 +43,17 @@ void kiln_optim_free_names(kiln_optim *o)
         kiln_free(o->names[--o->nlist]);
 }
 
+/* Whether there is a `skipped` for all parameters, with values. */
+static bool has_skipped(const kiln_optim *o)
+{
+    return o->skipped && kiln_numel(o->skipped) == o->nparams && !kiln_is_shape_only(o->skipped);
+}
+
 /* Brings `skipped` up to date. Where it already says what the counts say it is left alone: it may hold what was just
  * loaded. */
 static bool note_skipped(kiln_optim *o)
 {
-    bool same = o->skipped && kiln_numel(o->skipped) == o->nparams;
+    bool same = has_skipped(o);
     if (!KILN_GROW(o->skips, o->skips_capacity, o->nparams))
         return false;
     for (int64_t i = 0; i < o->nparams; i++) {
@@ -94,7 +100,7 @@ bool kiln_optim_set_steps(kiln_optim *o, int64_t steps)
         return kiln_fail(KILN_E_ARGUMENT, o->rule->op.name, "%lld steps cannot have been taken", (long long)steps);
     if (!kiln_optim_settle(o) || !KILN_GROW(o->skips, o->skips_capacity, o->nparams))
         return false;
-    bool loaded = o->skipped && kiln_numel(o->skipped) == o->nparams;
+    bool loaded = has_skipped(o);
     if (loaded && !kiln_read(o->skipped, o->skips, (size_t)o->nparams * sizeof *o->skips))
         return false;
     for (int64_t i = 0; i < o->nparams; i++) {

@@ -7,6 +7,7 @@
 #include "plan/code.h"
 #include "plan/rerun.h"
 #include "tensor/memory.h"
+#include "trace/shapes.h"
 
 static _Thread_local kiln_plan_info last_info;
 
@@ -197,7 +198,7 @@ static kiln_turn turn_of(const kiln_trace *tr)
 static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
 {
     kiln_block arena = {0};
-    bool was_ok = kiln_ok(), ok = list_offsets(tr, p) && take_memory(tr, p, &arena);
+    bool was_ok = kiln_ok(), ok = list_offsets(tr, p) && kiln_shapes_take_memory(tr) && take_memory(tr, p, &arena);
     if (ok && kiln_backend_runs_on(p->device))
         ok = (*running = kiln_run_new()) != NULL;
     if (ok) {
@@ -213,6 +214,8 @@ static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
         kiln_memory_give_arena(p->device, arena);
     for (int64_t i = ok ? tr->nkept : 0; i < tr->nblocks; i++) /* more than are kept: buffers that lie apart */
         kiln_memory_give(p->device, tr->blocks[i]);
+    if (!ok)
+        kiln_shapes_give_back(tr);
     if (!ok && was_ok)
         explain(tr, p);
     return ok;
@@ -241,8 +244,9 @@ static void hand_over(kiln_trace *tr, kiln_run *running)
     for (int64_t k = 0; k < tr->ncommits; k++) {
         kiln_storage *s = tr->values[tr->commits[k]].storage;
         kiln_storage_assigned(s);
-        if (!kiln_storage_computed(s)) /* a value after all; should this run fail, others keep the one they have */
-            computed_by(s, running);
+        if (!kiln_storage_computed(s) || s->shape_only)
+            computed_by(s, running); /* a value after all; should this run fail, others keep the one they have */
+        s->shape_only = false;
     }
 }
 
@@ -275,6 +279,23 @@ static bool step_has_failed(void)
     return false;
 }
 
+static bool plan_and_run(kiln_trace *tr)
+{
+    bool found;
+    kiln_run *running = NULL;
+    kiln_plan *p = kiln_shapes_check(tr) && finish_code(tr) ? get_plan(tr, &found) : NULL;
+    bool ok = p && run(tr, p, &running);
+    if (ok) {
+        kiln_plan_was_run(p, found);
+        hand_over(tr, running);
+    }
+    if (ok && tr->watcher)
+        kiln_rerun_segment(tr->watcher, tr, p);
+    kiln_run_unref(running);
+    kiln_plan_unref(p);
+    return ok;
+}
+
 bool kiln_flush(kiln_trace *tr, bool final)
 {
     if (tr->nnodes == tr->first_node || tr->busy)
@@ -284,24 +305,16 @@ bool kiln_flush(kiln_trace *tr, bool final)
         return false;
     }
     tr->busy = true;
-    bool found, ok = (final || kiln_trace_mark_needed(tr)) && list_results(tr) && finish_code(tr);
-    kiln_run *running = NULL;
-    kiln_plan *p = ok ? get_plan(tr, &found) : NULL;
-    ok = p && run(tr, p, &running);
-    if (ok) {
-        kiln_plan_was_run(p, found);
-        hand_over(tr, running);
-        if (tr->watcher)
-            kiln_rerun_segment(tr->watcher, tr, p);
-        if (!final) {
-            kiln_trace_moved(tr);
-            kiln_trace_release_unneeded(tr);
-        }
+    bool ok = (final || kiln_trace_mark_needed(tr)) && list_results(tr) &&
+              (kiln_shapes_inside() ? kiln_shapes_pass(tr) : plan_and_run(tr));
+    if (ok && !final) {
+        kiln_trace_moved(tr);
+        kiln_trace_release_unneeded(tr);
+    }
+    if (ok)
         kiln_trace_next_segment(tr);
-    } else
+    else
         kiln_trace_discard(tr);
-    kiln_run_unref(running);
-    kiln_plan_unref(p);
     tr->busy = false;
     return ok;
 }

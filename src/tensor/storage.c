@@ -20,7 +20,7 @@ kiln_storage *kiln_storage_new(kiln_device device, size_t bytes)
     s->device = device;
     atomic_init(&s->version, 0);
     atomic_init(&s->memory_version, 0);
-    s->has_memory = false;
+    s->has_memory = s->shape_only = false;
     atomic_init(&s->shared, false);
     s->role = KILN_ROLE_DATA;
     s->maker = t->number;

@@ -55,6 +55,7 @@ typedef struct kiln_storage {
     atomic_uint version;        /* counts assignments recorded into it, so that other windows notice */
     atomic_uint memory_version; /* the version that its memory holds. Other threads may look at both */
     bool has_memory;            /* false while the value is pending */
+    bool shape_only;            /* it counts as having memory, but has none: see trace/shapes.h */
     atomic_bool shared;         /* threads other than its maker use it: see tensor/share.h */
     int8_t role;                /* kiln_role */
     uint32_t maker;             /* the number of the thread that made it */

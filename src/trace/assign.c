@@ -7,7 +7,7 @@
 #include "ops/view.h"
 #include "tensor/memory.h"
 #include "tensor/share.h"
-#include "trace/trace.h"
+#include "trace/shapes.h"
 
 extern const kiln_op kiln_op_assign, kiln_op_to_device, kiln_op_as_strided_put, kiln_op_straight_through;
 
@@ -307,6 +307,8 @@ bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
 /* The tensor's bytes through the host into fresh memory on `device`. The source must be dense and computed. */
 static bool copy_across(const kiln_tensor *t, kiln_storage *to)
 {
+    if (t->storage->shape_only || kiln_shapes_inside())
+        return kiln_shapes_mark(to);
     void *bounce = kiln_alloc(to->bytes, 1);
     bool ok = bounce && kiln_memory_take(to->device, to->bytes, &to->block);
     if (ok) {

@@ -6,7 +6,7 @@
 #include "core/half.h"
 #include "tensor/memory.h"
 #include "tensor/share.h"
-#include "trace/trace.h"
+#include "trace/shapes.h"
 
 kiln_tensor *kiln_tensor_new(const void *data, kiln_dtype dtype, int ndim, const int64_t *shape, kiln_device device)
 {
@@ -19,6 +19,8 @@ kiln_tensor *kiln_tensor_new(const void *data, kiln_dtype dtype, int ndim, const
     if (n < 0 || n > INT64_MAX / 16)
         return kiln_fail(KILN_E_SHAPE, "tensor_new", "%s is not a shape a tensor can have",
                          kiln_shape_text(ndim, shape));
+    if (kiln_shapes_inside())
+        return kiln_shapes_tensor(dtype, ndim, shape, device);
     kiln_storage *s = kiln_storage_new(device, (size_t)n * size);
     if (!s || !kiln_memory_take(device, s->bytes, &s->block)) {
         kiln_storage_unref(s);
@@ -60,6 +62,10 @@ static kiln_tensor *computed(kiln_tensor *t, const char *who)
     kiln_trace *tr = kiln_trace_current();
     if (!tr)
         return NULL;
+    if (kiln_is_shape_only(t)) {
+        kiln_shapes_fail(t, who);
+        return NULL;
+    }
     if (t->storage->recipe && !(t = kiln_trace_follow(tr, t)))
         return NULL;
     if (!kiln_is_contiguous(t) || t->storage->version != t->storage->memory_version)
@@ -67,7 +73,7 @@ static kiln_tensor *computed(kiln_tensor *t, const char *who)
             t = kiln_contiguous(t);
     if (!t || !kiln_flush(tr, false))
         return NULL;
-    if (!kiln_trace_has_value(t->storage, who))
+    if (!kiln_trace_has_value(t->storage, who) || (t->storage->shape_only && !kiln_shapes_fail(t, who)))
         return NULL;
     return t;
 }

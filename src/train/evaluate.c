@@ -8,6 +8,7 @@
 #include "core/fail.h"
 #include "kiln/grad.h"
 #include "train/progress.h"
+#include "trace/shapes.h"
 
 /* ---- What all calls begin with ---- */
 
@@ -17,7 +18,7 @@ bool kiln_can_begin(const char *operation, const kiln_module *model, const kiln_
         return false; /* hours of work on top of an error help nobody */
     if (!model || !data)
         return kiln_fail(KILN_E_ARGUMENT, operation, "there is no %s", model ? "data set" : "model");
-    return true;
+    return kiln_shapes_refuse(operation);
 }
 
 static bool get_modes(kiln_modes *modes, const kiln_module *m)
