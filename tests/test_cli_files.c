@@ -194,25 +194,54 @@ static void test_pipes_and_devices(void **state)
     assert_false(there("kiln-run"));
 }
 
-/* What a small file says it is of is held against the file before a model of that size is built. */
+/* What a small file says it is of is held against the file before memory is taken for a model of that size. */
 static void test_huge_models(void **state)
 {
     (void)state;
     static const char *const models[] = {
         "gpt2:vocabulary=256,context=128,layers=100,heads=1,embed=8192",
+        "gpt2:vocabulary=256,context=128,layers=1000,heads=1,embed=1000000",
         "char-lstm:vocabulary=256,context=128,hidden=20000,layers=100",
         "input: tokens\\nlayers:\\n  - embedding: 500000\\n  - linear: 256\\n",
     };
     put_text("prose.txt", "It was the best of times, it was the worst of times, it was the age of wisdom, it was");
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         put_weights("huge.safetensors", models[i]);
-        expect(65, "400 values",
+        expect(65, "more than the 400 values it holds",
                LITTLE_MEMORY "$K eval huge.safetensors --data prose.txt --length 8 --split 0 --threads 1");
+        expect(65, "more than the 400 values it holds", LITTLE_MEMORY "$K generate huge.safetensors --threads 1");
+        expect(0, "400 elements", LITTLE_MEMORY "$K inspect --stats huge.safetensors");
     }
     put_weights("huge.safetensors", "mlp:channels=1,height=10000,width=10000,classes=10");
-    expect(65, "far larger than the 400 values it holds", "$K predict huge.safetensors own.png");
-    put_weights("small.safetensors", "mlp:channels=1,height=28,width=28,classes=10");
+    expect(65, "more than the 400 values it holds", LITTLE_MEMORY "$K predict huge.safetensors own.png");
+    put_weights("small.safetensors",
+                "input: [1, 28, 28]\\nlayers:\\n  - avg_pool2d: 28\\n  - flatten\\n  - linear: 10\\n");
     expect(65, "do not fit", "$K predict small.safetensors own.png");
+}
+
+/* A checkpoint that says so, too: before training goes on. */
+static void test_huge_checkpoint(void **state)
+{
+    (void)state;
+    make_run("grown");
+    put_weights("huge.safetensors", "mlp:channels=1,height=10000,width=10000,classes=10");
+    expect(
+        0, NULL,
+        "for f in grown/step-*; do cp huge.safetensors $f/model.safetensors; sed -i \"s/\\(model.safetensors[^0-9]*\\)"
+        "[0-9]*/\\1$(stat -c %s huge.safetensors)/\" $f/state.json; done");
+    expect(65, "more than the 400 values it holds", LITTLE_MEMORY "$K train --save grown --resume --threads 1");
+}
+
+/* Planning needs shapes alone: a model of 175 billion weights, and a batch that no machine could hold. */
+static void test_huge_plan(void **state)
+{
+    (void)state;
+    expect(0, "174,604,259,328 parameters",
+           LITTLE_MEMORY "$K plan --model gpt2:layers=96,embed=12288,heads=96,context=2048 --threads 1");
+    assert_non_null(strstr(out, "more than the"));
+    expect(0, "not even a batch of 1 fits 2.0 GiB",
+           LITTLE_MEMORY "$K plan --model gpt2:layers=96,embed=12288,heads=96 --mem-limit 2G --summary --threads 1");
+    expect(0, "over 9.223e+09 GFLOP", LITTLE_MEMORY "$K plan --model gpt2 --batch 1000000000 --threads 1");
 }
 
 static void test_pytorch_files(void **state)
@@ -433,6 +462,8 @@ int main(void)
         cmocka_unit_test(test_logs_of_others),
         cmocka_unit_test(test_pipes_and_devices),
         cmocka_unit_test(test_huge_models),
+        cmocka_unit_test(test_huge_checkpoint),
+        cmocka_unit_test(test_huge_plan),
         cmocka_unit_test(test_pytorch_files),
         cmocka_unit_test(test_terminal),
         cmocka_unit_test(test_plots_of_nonsense),

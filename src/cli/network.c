@@ -5,6 +5,51 @@
 
 enum { MODEL_FILE_LIMIT = 1 << 20, BYTES = 256, TEXT_LENGTH = 128 };
 
+/* ---- Building ---- */
+
+/* `name` is what messages call a model file, `about` what it says of itself. */
+static kiln_module *make(const network *n, const char *name, kiln_model_file *about)
+{
+    return n->entry ? n->entry->build(n->options) : kiln_model_parse(n->text, strlen(n->text), name, about);
+}
+
+static int64_t count_state(kiln_module *m)
+{
+    kiln_params state = kiln_state(m);
+    int64_t all = 0;
+    for (int64_t i = 0; i < state.count; i++)
+        all += kiln_numel(state.tensors[i]);
+    return all;
+}
+
+/* A file's metadata can name a model of any size: its shapes alone are held against what the file holds. */
+static int check_file(const network *n, const char *name)
+{
+    kiln_model_file about;
+    int64_t values = -1;
+    kiln_shapes_only
+    {
+        kiln_module *m = make(n, name, &about);
+        if (m)
+            values = count_state(m);
+        kiln_module_free(m);
+    }
+    if (values < 0 || values <= n->values)
+        return values < 0 || !kiln_ok() ? fail_kiln() : 0;
+    fail(EX_DATAERR, "%s says it is of the model %s, whose %s values are more than the %s values it holds", n->file,
+         n->given, show_count(values), show_count(n->values));
+    hint("the file was changed; --model says which model it is");
+    return EX_DATAERR;
+}
+
+static int build(network *n, const char *name, kiln_model_file *about)
+{
+    int code = n->file ? check_file(n, name) : 0;
+    if (!code && !(n->module = make(n, name, about)))
+        code = fail_kiln();
+    return code;
+}
+
 /* ---- Choosing ---- */
 
 static bool is_model_path(const char *text)
@@ -14,55 +59,10 @@ static bool is_model_path(const char *text)
            strchr(text, '/') != NULL;
 }
 
-/* ---- No more than a file's weights could need ----
- * Metadata can name a model of any size; the file's own size is known. Weights are at most 8 bytes each, and what is
- * computed to make the first ones a few times that. */
-enum { BYTES_A_VALUE = 64, SLACK = 1 << 26 };
-
-static uint64_t bound_memory(const network *n, kiln_device device)
-{
-    kiln_memory_stats before = {0}, now = {0};
-    if (!n->file || !kiln_memory_get_stats(device, &before))
-        return 0;
-    /* A limit that holds nothing up makes a GPU be opened: only then is it known what it takes for itself. */
-    uint64_t any = before.limit ? before.limit : (uint64_t)1 << 62;
-    if (kiln_memory_set_limit(device, any) && kiln_memory_get_stats(device, &now)) {
-        uint64_t own = device == KILN_CPU ? SLACK : (uint64_t)16 * SLACK; /* libraries of a GPU take theirs */
-        uint64_t most = now.in_use + now.overhead + own + (uint64_t)n->values * BYTES_A_VALUE;
-        kiln_memory_set_limit(device, most < any ? most : any);
-    }
-    if (!kiln_ok())
-        kiln_error_clear(); /* then it is built without a bound */
-    return before.limit;
-}
-
-static void unbound_memory(const network *n, kiln_device device, uint64_t limit)
-{
-    if (n->file)
-        kiln_memory_set_limit(device, limit);
-}
-
-static int build_failed(const network *n)
-{
-    if (!n->file || kiln_last_error()->code != KILN_E_MEMORY)
-        return fail_kiln();
-    kiln_error_clear();
-    fail(EX_DATAERR, "%s says it is of the model %s, which is far larger than the %s values it holds", n->file,
-         n->given, show_count(n->values));
-    hint("the file was changed; --model says which model it is");
-    return EX_DATAERR;
-}
-
-static int choose_file(network *n, const char *text, const char *name)
+static int choose_file(network *n, const char *name)
 {
     kiln_model_file about;
-    kiln_device device = kiln_default_device();
-    uint64_t limit = bound_memory(n, device);
-    n->module = kiln_model_parse(text, strlen(text), name, &about);
-    int code = n->module ? 0 : build_failed(n);
-    unbound_memory(n, device, limit);
-    if (code && n->file)
-        hint("that is what %s says it is of; it holds %s values", n->file, show_count(n->values));
+    int code = build(n, name, &about);
     if (code)
         return code;
     char *shown = shown_text(about.name[0] ? about.name : name);
@@ -93,7 +93,7 @@ int network_choose(network *n, const char *text)
     if (is_model_path(text)) {
         int code = 0;
         n->text = read_text(text, MODEL_FILE_LIMIT, &code);
-        return n->text ? choose_file(n, n->text, text) : code;
+        return n->text ? choose_file(n, text) : code;
     }
     if (choose_entry(n, text, why, sizeof why))
         return 0;
@@ -123,7 +123,7 @@ int network_choose_kept(network *n, const saved *s)
                    .given = meta_text(s->train, "model", file ? "the run's model" : text)};
     if (file) {
         n->text = must_format("%s", text);
-        return choose_file(n, text, "the run's model");
+        return choose_file(n, "the run's model");
     }
     if (choose_entry(n, text, why, sizeof why))
         return 0;
@@ -216,12 +216,7 @@ static int build_entry(network *n, const kiln_data_info *data)
     n->shape[2] = o->width;
     free(n->text);
     n->text = options_text(n);
-    kiln_device device = kiln_default_device();
-    uint64_t limit = bound_memory(n, device);
-    n->module = n->entry->build(n->options);
-    int code = n->module ? 0 : build_failed(n);
-    unbound_memory(n, device, limit);
-    return code;
+    return build(n, NULL, NULL);
 }
 
 /* ---- Do they fit? ---- */

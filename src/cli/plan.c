@@ -99,8 +99,21 @@ static void say_plan(step *s, const kiln_plan_info *info, int64_t batch, const c
     printf("\nOf gradients there are %s, of activations %s all in all; the plan places them\n"
            "in the same memory one after the other.\n",
            show_size((uint64_t)info->gradient_bytes), show_size((uint64_t)info->activation_bytes));
-    printf("%s operations in %s kernels; %.4g GFLOP, %s moved\n", show_count(info->nodes), show_count(info->kernels),
-           1e-9 * (double)info->flops, show_size((uint64_t)info->bytes));
+    printf("%s operations in %s kernels; %s%.4g GFLOP, %s%s moved\n", show_count(info->nodes),
+           show_count(info->kernels), info->flops == INT64_MAX ? "over " : "", 1e-9 * (double)info->flops,
+           info->bytes == INT64_MAX ? "over " : "", show_size((uint64_t)info->bytes));
+}
+
+/* Planning takes no memory, so nothing else tells that a step cannot run here. */
+static int say_too_large(uint64_t need, kiln_device device)
+{
+    kiln_device_info about;
+    if (!kiln_device_describe(device, &about))
+        return fail_kiln();
+    if (about.memory_total && need > about.memory_total)
+        printf("\nThat is more than the %s of memory that %s has.\n", show_size(about.memory_total),
+               kiln_device_name(device));
+    return 0;
 }
 
 static int say_layers(const network *n, int64_t batch)
@@ -126,11 +139,13 @@ static int plan_step(const arguments *a, network *n, kiln_device device)
     if (!code && given(a, "summary"))
         code = say_layers(n, batch);
     if (!code)
-        code = look(&s, &info, &text);
+        code = look(&s, &info, given(a, "kernels") ? &text : NULL);
     if (!code && given(a, "kernels"))
         printf("%s\n", text);
     if (!code)
         say_plan(&s, &info, batch, optim);
+    if (!code)
+        code = say_too_large(need_of(&s, &info), device);
     if (!code && given(a, "mem-limit"))
         code = say_largest(&s, size_of(a, "mem-limit", 0), device);
     kiln_string_free(text);
@@ -145,11 +160,15 @@ static int plan(const arguments *a)
     network n = {0};
     arguments_set(&unlimited, "mem-limit", NULL);
     int code = use_device(&unlimited, &device);
-    if (!code)
+    if (code)
+        return code;
+    kiln_shapes_only
+    { /* so that a model of any size can be looked at */
         code = step_network(a, &n, device);
-    if (!code)
-        code = plan_step(a, &n, device);
-    network_free(&n);
+        if (!code)
+            code = plan_step(a, &n, device);
+        network_free(&n);
+    }
     return code;
 }
 

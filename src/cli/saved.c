@@ -191,11 +191,12 @@ int open_run(const arguments *a, network *n, source *data, kiln_device *device)
     if (!code)
         code = use_device(a, device);
     if (!code)
-        code = open_network(a, &s, n);
+        kiln_shapes_only /* its weights get memory when they are read */
+            code = open_network(a, &s, n);
     if (!code && data)
         code = open_data(a, &s, data);
     if (!code)
-        code = network_build(n, data ? &data->info : NULL, *device);
+        kiln_shapes_only code = network_build(n, data ? &data->info : NULL, *device);
     if (!code && !kiln_module_load(n->module, s.path, false))
         code = fail_kiln();
     if (!code)

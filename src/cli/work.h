@@ -62,8 +62,8 @@ typedef struct network {
 
 /* From what --model takes: "name:key=value,…" or the path of a model file. Nothing is built yet when it is a name. */
 int network_choose(network *n, const char *text);
-/* From what a run keeps: a name with options, or the text of a model file. A file can name any: no more memory is taken
- * for it than its weights could need. The file must stay open until the network is built. */
+/* From what a run keeps: a name with options, or the text of a model file. A file can name any: one that is larger than
+ * what the file holds is refused before memory is taken for it. The file must stay open until the network is built. */
 int network_choose_kept(network *n, const saved *s);
 /* Takes the sizes that were not given from the data (NULL: the model's own defaults), builds, and checks that they fit.
  */

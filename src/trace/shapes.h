@@ -1,6 +1,6 @@
-/* Tensors that have only a shape (kiln_shapes_only). Their storages count as having memory, so that recording, gradients
- * and planning treat them like any other and make the same plans; only who would touch the memory has to look. Inside
- * the block a flush runs nothing: what it would have computed has only a shape, too. */
+/* Tensors that have only a shape (kiln_shapes_only). Their storages count as having memory, so that recording,
+ * gradients and planning treat them like any other and make the same plans; only who would touch the memory has to
+ * look. Inside the block a flush runs nothing: what it would have computed has only a shape, too. */
 #ifndef KILN_TRACE_SHAPES_H
 #define KILN_TRACE_SHAPES_H
 
