@@ -9,7 +9,8 @@ extern "C" {
 #endif
 
 /* Plans what this thread has recorded and not run yet, and describes it: kernels, fused groups, memory by role, peak,
- * FLOP and bytes. The text is freed with kiln_string_free; NULL with an error. Nothing runs. */
+ * FLOP and bytes. The text is freed with kiln_string_free; NULL with an error. Nothing runs; with a model made inside
+ * kiln_shapes_only no memory is needed either. */
 KILN_API char *kiln_plan_describe(void);
 
 /* Figures of a plan. */

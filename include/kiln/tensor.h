@@ -172,8 +172,9 @@ KILN_API void kiln_device_scope_end(kiln_device_scope *scope);
  * that does, is an error. It gets memory when all of it is assigned to after the braces: by kiln_module_load,
  * kiln_assign, kiln_write, kiln_init_…
  *
- * What was written before the braces is computed before them. Assigning inside to a tensor that has memory is an error.
- * break and continue inside the braces end them, not the loop around them, and a break is noticed. */
+ * What was written before the braces is computed before them. Inside, tensors that have memory can be operands and be
+ * moved; assigning to one is an error. break and continue inside the braces end them, not the loop around them, and a
+ * break is noticed. */
 #define kiln_shapes_only KILN_SHAPES_ONLY_AS_(KILN_LINE_NAME_(kiln_shapes_, __LINE__))
 #define KILN_SHAPES_ONLY_AS_(scope)                                                                                    \
     for (kiln_shapes_scope scope __attribute__((cleanup(kiln_shapes_scope_leave))) = kiln_shapes_scope_enter();        \

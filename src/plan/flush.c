@@ -305,8 +305,11 @@ bool kiln_flush(kiln_trace *tr, bool final)
         return false;
     }
     tr->busy = true;
-    bool ok = (final || kiln_trace_mark_needed(tr)) && list_results(tr) &&
-              (kiln_shapes_inside() ? kiln_shapes_pass(tr) : plan_and_run(tr));
+    bool ok = (final || kiln_trace_mark_needed(tr)) && list_results(tr);
+    if (ok && kiln_shapes_inside())
+        kiln_shapes_pass(tr);
+    else
+        ok = ok && plan_and_run(tr);
     if (ok && !final) {
         kiln_trace_moved(tr);
         kiln_trace_release_unneeded(tr);

@@ -169,6 +169,8 @@ static bool claim(const kiln_thread *th, const kiln_tensor *to)
 {
     kiln_storage *s = to->storage;
     unsigned writer = 0;
+    if (s->has_memory && !s->shape_only && !kiln_shapes_refuse_memory(to))
+        return false;
     kiln_storage_use(th, s);
     if (!s->has_memory || s->writer == th->number || atomic_compare_exchange_strong(&s->writer, &writer, th->number))
         return true;
@@ -307,7 +309,7 @@ bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
 /* The tensor's bytes through the host into fresh memory on `device`. The source must be dense and computed. */
 static bool copy_across(const kiln_tensor *t, kiln_storage *to)
 {
-    if (t->storage->shape_only || kiln_shapes_inside())
+    if (t->storage->shape_only)
         return kiln_shapes_mark(to);
     void *bounce = kiln_alloc(to->bytes, 1);
     bool ok = bounce && kiln_memory_take(to->device, to->bytes, &to->block);

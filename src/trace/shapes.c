@@ -95,19 +95,21 @@ bool kiln_shapes_refuse(const char *who)
     return kiln_hint("call it after the closing brace");
 }
 
+bool kiln_shapes_refuse_memory(const kiln_tensor *t)
+{
+    if (!kiln_shapes_inside())
+        return true;
+    const kiln_op *composing = kiln_thread_state()->composing;
+    kiln_fail(KILN_E_STATE, composing ? composing->name : "assign",
+              "%s %s has memory and is assigned to inside kiln_shapes_only, where nothing is computed",
+              kiln_tensor_label(t, "the tensor"), kiln_shape_text(t->ndim, t->shape));
+    return kiln_hint("make it inside kiln_shapes_only, too, or assign to it outside");
+}
+
 /* ---- Flushing ---- */
 
-bool kiln_shapes_pass(const kiln_trace *tr)
+void kiln_shapes_pass(const kiln_trace *tr)
 {
-    for (int64_t k = 0; k < tr->ncommits; k++) {
-        const kiln_value *v = &tr->values[tr->commits[k]];
-        if (v->storage->shape_only)
-            continue;
-        kiln_fail(KILN_E_STATE, tr->nodes[v->node].origin->name,
-                  "a tensor %s that has memory is assigned to inside kiln_shapes_only, where nothing is computed",
-                  kiln_shape_text(v->ndim, v->shape));
-        return kiln_hint("make it inside kiln_shapes_only, too, or assign to it outside");
-    }
     atomic_store_explicit(&used, true, memory_order_relaxed);
     for (int64_t k = 0; k < tr->nkept; k++) {
         kiln_storage *s = tr->values[tr->kept[k]].storage;
@@ -117,7 +119,6 @@ bool kiln_shapes_pass(const kiln_trace *tr)
     }
     for (int64_t k = 0; k < tr->ncommits; k++)
         kiln_storage_assigned(tr->values[tr->commits[k]].storage);
-    return true;
 }
 
 static bool any_used(void)

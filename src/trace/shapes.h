@@ -24,11 +24,13 @@ bool kiln_shapes_fail(const kiln_tensor *t, const char *who);
 /* False with an error inside the block: for what has no meaning there. */
 bool kiln_shapes_refuse(const char *who);
 
+/* False with an error inside the block: t, which has memory, is to be assigned to. */
+bool kiln_shapes_refuse_memory(const kiln_tensor *t);
+
 /* ---- For kiln_flush ---- */
 
-/* Inside the block, in place of a run: results and assigned tensors have only a shape. False with an error if something
- * was assigned to a tensor that has memory. */
-bool kiln_shapes_pass(const kiln_trace *tr);
+/* Inside the block, in place of a run: results and assigned tensors have only a shape. */
+void kiln_shapes_pass(const kiln_trace *tr);
 
 /* False with an error if the segment reads a tensor that has only a shape: it cannot run. */
 bool kiln_shapes_check(const kiln_trace *tr);
