@@ -172,6 +172,10 @@ kiln_tensor *kiln_keep(kiln_tensor *t)
         return NULL;
     if (t->scope)
         disown(t);
+    kiln_thread *th = t->bare ? kiln_thread_state() : NULL;
+    if (th)
+        th->nbare--;
+    t->bare = false; /* somebody sees to it: a module, an optimizer, the program */
     return t;
 }
 
