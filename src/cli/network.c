@@ -27,8 +27,7 @@ static int check_file(const network *n, const char *name)
 {
     kiln_model_file about;
     int64_t values = -1;
-    kiln_shapes_only
-    {
+    kiln_shapes_only {
         kiln_module *m = make(n, name, &about);
         if (m)
             values = count_state(m);

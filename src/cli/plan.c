@@ -162,8 +162,7 @@ static int plan(const arguments *a)
     int code = use_device(&unlimited, &device);
     if (code)
         return code;
-    kiln_shapes_only
-    { /* so that a model of any size can be looked at */
+    kiln_shapes_only { /* so that a model of any size can be looked at */
         code = step_network(a, &n, device);
         if (!code)
             code = plan_step(a, &n, device);

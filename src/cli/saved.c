@@ -196,7 +196,8 @@ int open_run(const arguments *a, network *n, source *data, kiln_device *device)
     if (!code && data)
         code = open_data(a, &s, data);
     if (!code)
-        kiln_shapes_only code = network_build(n, data ? &data->info : NULL, *device);
+        kiln_shapes_only
+            code = network_build(n, data ? &data->info : NULL, *device);
     if (!code && !kiln_module_load(n->module, s.path, false))
         code = fail_kiln();
     if (!code)
