@@ -169,8 +169,8 @@ static bool claim(const kiln_thread *th, const kiln_tensor *to)
 {
     kiln_storage *s = to->storage;
     unsigned writer = 0;
-    if (s->has_memory && !s->shape_only && !kiln_shapes_refuse_memory(to))
-        return false;
+    if (kiln_shapes_inside() && s->has_memory && !s->shape_only)
+        return kiln_shapes_fail_memory(to);
     kiln_storage_use(th, s);
     if (!s->has_memory || s->writer == th->number || atomic_compare_exchange_strong(&s->writer, &writer, th->number))
         return true;

@@ -95,10 +95,8 @@ bool kiln_shapes_refuse(const char *who)
     return kiln_hint("call it after the closing brace");
 }
 
-bool kiln_shapes_refuse_memory(const kiln_tensor *t)
+bool kiln_shapes_fail_memory(const kiln_tensor *t)
 {
-    if (!kiln_shapes_inside())
-        return true;
     const kiln_op *composing = kiln_thread_state()->composing;
     kiln_fail(KILN_E_STATE, composing ? composing->name : "assign",
               "%s %s has memory and is assigned to inside kiln_shapes_only, where nothing is computed",

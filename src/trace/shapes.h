@@ -24,8 +24,8 @@ bool kiln_shapes_fail(const kiln_tensor *t, const char *who);
 /* False with an error inside the block: for what has no meaning there. */
 bool kiln_shapes_refuse(const char *who);
 
-/* False with an error inside the block: t, which has memory, is to be assigned to. */
-bool kiln_shapes_refuse_memory(const kiln_tensor *t);
+/* Says that inside the block t, which has memory, is to be assigned to. Always false. */
+bool kiln_shapes_fail_memory(const kiln_tensor *t);
 
 /* ---- For kiln_flush ---- */
 
