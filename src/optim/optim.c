@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "core/half.h"
+#include "core/hash.h"
 #include "optim/optim.h"
 #include "tensor/scope.h"
 #include "trace/shapes.h"
@@ -24,10 +25,19 @@ static bool find_listed(const kiln_optim *o, const kiln_tensor *t, int64_t first
     return true;
 }
 
+static uint64_t hash_name(const char *name)
+{
+    uint64_t hash = 0;
+    for (; *name; name++)
+        hash = kiln_mix(hash, (uint8_t)*name);
+    return hash;
+}
+
 static bool is_taken(const kiln_optim *o, const char *name)
 {
+    uint64_t hash = hash_name(name);
     for (int64_t i = 0; i < o->nparams; i++)
-        if (!strcmp(o->params[i].name, name))
+        if (o->params[i].hash == hash && !strcmp(o->params[i].name, name))
             return true;
     return false;
 }
@@ -60,7 +70,8 @@ static bool add_param(kiln_optim *o, kiln_tensor *t, const char *name, int64_t i
     char *copy = unique_name(o, name);
     if (!copy)
         return false;
-    o->params[o->nparams++] = (kiln_optim_param){.tensor = kiln_tensor_ref(t), .name = copy, .group = group};
+    o->params[o->nparams++] =
+        (kiln_optim_param){.tensor = kiln_tensor_ref(t), .name = copy, .hash = hash_name(copy), .group = group};
     return true;
 }
 

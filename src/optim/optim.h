@@ -76,6 +76,7 @@ bool kiln_optim_resolve(const kiln_optim_rule *rule, const kiln_optim_options *g
 typedef struct kiln_optim_param {
     kiln_tensor *tensor; /* a reference */
     char *name;
+    uint64_t hash; /* of the name: two that differ are told apart at once */
     int group;
     bool done;     /* scratch for a step */
     int64_t steps; /* updates of it so far */
