@@ -33,9 +33,8 @@ train: install-build ## install what is missing, build, train the default model 
 	@$(call build,release)
 	@build/release/bin/kiln train
 
-bench: all ## build and run the benchmarks
-	@if [ -f bench/run.sh ]; then bash bench/run.sh build/release/bin; \
-	else for b in build/release/bin/kiln_bench_*; do [ -x "$$b" ] || continue; echo "== $$b"; "$$b" || exit 1; done; fi
+bench: all ## build, run the benchmarks beside PyTorch (KILN_PEERS_PYTHON: a Python that has it), print the ratios
+	@bash bench/run.sh build/release/bin
 
 debug plain asan ubsan tsan: ## build that preset and run its tests
 	@$(call build,$@)

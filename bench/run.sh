@@ -1,41 +1,38 @@
 #!/bin/bash
-# Kiln's figures beside PyTorch's and JAX's, all taken in one run on the same number of threads.
-# usage: bench/run.sh BIN_DIR      KILN_PEERS_PYTHON: a Python that has PyTorch and JAX (default: python3)
+# Kiln's figures beside PyTorch's and JAX's, taken in turn in one run on the same number of threads, and a table of the
+# ratios at the end. Takes two minutes on two cores that nobody else uses.
+#
+# usage: bench/run.sh BIN_DIR [epochs]
+#   epochs               also whole epochs with loading: ten minutes more
+#   KILN_PEERS_PYTHON    a Python that has PyTorch, and JAX if it is to be compared (default: python3)
+#   OMP_NUM_THREADS      threads of all of them (default: 2)
 set -eu
 bin=$1
 here=$(dirname "$0")
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} KILN_BENCH_SECONDS=${KILN_BENCH_SECONDS:-0.1}
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
-echo "threads: $OMP_NUM_THREADS"
 python=${KILN_PEERS_PYTHON:-python3}
+has_peer=false
+"$python" -c 'import torch' 2>/dev/null && has_peer=true
+
+both() { # program, script, arguments…
+    local program=$1 script=$2
+    shift 2
+    "$bin/kiln_bench_$program" "$@" | tee -a "$results"
+    ! $has_peer || "$python" "$here/$script" "$@" 2>/dev/null | tee -a "$results"
+}
+
+echo "threads: $OMP_NUM_THREADS"
 "$bin/kiln_bench_costs"
-for round in 1 2 3 4 5; do # in turn, since a machine's speed may change; the best round of each counts
-    for work in mlp lenet gpt2 lstm; do
-        "$bin/kiln_bench_step" $work | tee -a "$results"
-        "$python" "$here/peers.py" $work 2>/dev/null | tee -a "$results" || true
-    done
-    "$bin/kiln_bench_epoch" | tee -a "$results"
-    "$python" "$here/epoch_peer.py" 2>/dev/null | tee -a "$results" || true
+for _ in 1 2; do # in turn, since a machine's speed may change; the best round of each counts
+    both step peers.py mlp wide lenet gpt2 lstm
+    both index index_peer.py
 done
+both functions functions_peer.py
+if [ "${2-}" = epochs ]; then
+    both epoch epoch_peer.py
+fi
 echo
-awk '
-function field(name,   text) {
-    if (!match($0, "\"" name "\": *\"?[^,\"}]*"))
-        return ""
-    text = substr($0, RSTART, RLENGTH)
-    sub(/^[^:]*: *"?/, "", text)
-    return text
-}
-field("peer") {
-    w = field("work"); b = field("batch"); p = field("peer"); us = field("us") + 0
-    if (!((w, b, p) in best)) order[++n] = w SUBSEP b SUBSEP p
-    if (!((w, b, p) in best) || us < best[w, b, p]) best[w, b, p] = us
-}
-END {
-    printf "%-16s %-8s %-18s %10s %16s\n", "work", "batch", "by", "us a step", "times Kiln"
-    for (i = 1; i <= n; i++) {
-        split(order[i], k, SUBSEP)
-        printf "%-16s %-8s %-18s %10.1f %16.2f\n", k[1], k[2], k[3], best[order[i]], best[order[i]] / best[k[1], k[2], "kiln"]
-    }
-}' "$results"
+awk -f "$here/field.awk" -f "$here/peers.awk" "$results"
+$has_peer || echo "$python has no PyTorch to compare with: name one that has, KILN_PEERS_PYTHON=DIR/bin/python make bench"
