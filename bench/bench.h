@@ -5,6 +5,7 @@
 #include <kiln.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "core/clock.h"
 
 /* Takes "--device NAME" out of the arguments and makes that device the default; `standard` where there is none. Where
@@ -44,6 +45,14 @@ static inline double bench_median(double *values, int n)
 {
     qsort(values, (size_t)n, sizeof *values, bench_compare);
     return values[n / 2];
+}
+
+/* Of all threads: with one thread that is the time that the work itself takes, whatever others do on the machine. */
+static inline double bench_processor_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- In turn ---- */

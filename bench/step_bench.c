@@ -6,7 +6,6 @@
  * usage: kiln_bench_step [--device cuda] [mlp] [wide] [odd] [lenet] [gpt2] [lstm]      KILN_TF32=1: products in TF32
  *        KILN_BENCH_SECONDS: of a round */
 #include "bench.h"
-#include <time.h>
 #include "models.h"
 
 enum { ROUNDS = 5, WARM_UP = 10, SIDE = 28, CLASSES = 10, VOCABULARY = 256, ODD_INPUTS = 100 };
@@ -127,13 +126,6 @@ static void report(const workload *w, double seconds, double processor, double r
     fflush(stdout);
 }
 
-static double processor_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* What steps took, each. */
 typedef struct cost {
     double seconds, recording; /* of it, spent on writing it down */
@@ -143,7 +135,7 @@ typedef struct cost {
 /* Steps for so many seconds, at least so many of them. */
 static cost steps(const training *t, double seconds, int least)
 {
-    double start = kiln_seconds(), processor = processor_seconds(), spent = 0;
+    double start = kiln_seconds(), processor = bench_processor_seconds(), spent = 0;
     int n = 0;
     while ((n < least || kiln_seconds() - start < seconds) && kiln_ok()) {
         double begun = kiln_seconds();
@@ -154,7 +146,7 @@ static cost steps(const training *t, double seconds, int least)
         n++;
     }
     kiln_device_wait(device);
-    return (cost){(kiln_seconds() - start) / n, spent / n, (processor_seconds() - processor) / n};
+    return (cost){(kiln_seconds() - start) / n, spent / n, (bench_processor_seconds() - processor) / n};
 }
 
 static void measure(const workload *w)
