@@ -254,6 +254,57 @@ static void test_errors(void **unused)
             check_errors(&functions[i], cls);
 }
 
+/* ---- Roots ---- */
+
+/* The odd r below 2^bits with r² = k modulo 2^bits that is 1 modulo 8, for a k that is; the others are -r, and both
+ * with the highest bit changed. */
+static uint64_t root_modulo(int64_t k, int bits)
+{
+    uint64_t r = 1;
+    for (int bit = 3; bit < bits; bit++)
+        if ((r * r - (uint64_t)k) & (uint64_t)1 << bit)
+            r += (uint64_t)1 << (bit - 1);
+    return r & (((uint64_t)1 << bits) - 1);
+}
+
+/* A root of a double is never in the middle between two of them. It is nearest where the square of the middle m, an odd
+ * number of 54 bits, is a double but for a small rest k: x = (m² - k) / 2^bits. All such x, and their neighbours. */
+static int nearly_in_the_middle(double *x)
+{
+    int n = 0;
+    for (int bits = 54; bits <= 55; bits++) /* x from 1 to 2 and from 2 to 4 */
+        for (int64_t k = -127; k <= 129; k += 8)
+            for (int which = 0; which < 4; which++) {
+                uint64_t r = root_modulo(k, bits), high = (uint64_t)1 << (bits - 1), m = which & 1 ? -r : r;
+                m = (which & 2 ? m ^ high : m) & (2 * high - 1);
+                if (m < (uint64_t)1 << 53 || m >= (uint64_t)1 << 54)
+                    continue;
+                __extension__ unsigned __int128 square = (unsigned __int128)m * m - (unsigned __int128)(__int128)k;
+                double y = ldexp((double)(uint64_t)(square >> bits), bits - 106);
+                if ((bits == 54) == (y < 2))
+                    x[n++] = y, x[n++] = nextafter(y, 0), x[n++] = nextafter(y, 9);
+            }
+    return n;
+}
+
+/* Roots of doubles are computed without the instruction for them where that is faster, and rounded as it does. */
+static void test_roots_near_the_middle_of_two_doubles(void **unused)
+{
+    (void)unused;
+    static double x[1000], y[1000];
+    int n = nearly_in_the_middle(x);
+    assert_true(n > 100);
+    for (int scale = -1070; scale <= 1020; scale += 190) { /* even, so that roots keep their digits */
+        for (int i = 0; i < n; i++)
+            x[i] = ldexp(x[i], scale);
+        kiln_pw_best()->fn[KILN_PW_F64][KILN_PW_sqrt](y, x, NULL, NULL, NULL, n);
+        for (int i = 0; i < n; i++)
+            if (y[i] != sqrt(x[i]))
+                fail_msg("sqrt(%a) is %a, not %a", x[i], y[i], sqrt(x[i]));
+        nearly_in_the_middle(x);
+    }
+}
+
 /* ---- Bits ---- */
 
 static bool same(const void *x, const void *y, int i, kiln_pw_class cls)
@@ -331,6 +382,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_roots_near_the_middle_of_two_doubles),
         cmocka_unit_test(test_same_bits_for_all_instructions),
         cmocka_unit_test(test_same_bits_at_any_place),
     };

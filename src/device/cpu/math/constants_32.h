@@ -31,7 +31,7 @@ static const float kiln_c32_erfc_most = 10.2f, kiln_c32_erf_most = 4.0f, kiln_c3
 static const float kiln_c32_circle_most = 0x1p17f;   /* sin, cos, tan: the C library's from here on */
 static const float kiln_c32_quotient_most = 0x1p22f; /* fmod: the same */
 
-static const float kiln_c32_erfc_shift = 3.0f, kiln_c32_normal_shift = 4.25f, kiln_c32_erf_shift = 2.0f;
+static const float kiln_c32_erfc_shift = 3.0f, kiln_c32_normal_shift = 3.0f, kiln_c32_erf_shift = 2.0f;
 
 /* A mantissa from 2/3 to 4/3: subtracting the lower bound's bits leaves the exponent in the upper ones. */
 static const uint32_t kiln_c32_log_from = 0x3f2aaaabu;
@@ -40,9 +40,8 @@ static const float kiln_c32_log_one = 0x1p23f;      /* also what lifts numbers b
 static const float kiln_c32_log1p_huge = 0x1p25f;   /* 1 + x is x */
 static const float kiln_c32_inverse_huge = 0x1p30f; /* asinh(x) is log(2x) */
 
-/* (exp(r) - 1 - r) / r² for |r| ≤ ln(2)/2: 2^-31.0 */
-static const float kiln_c32_exp[] = {0x1.9e8b5ap-13f, 0x1.6d405p-10f, 0x1.1112dp-7f,
-                                     0x1.5554f4p-5f,  0x1.555554p-3f, 0x1p-1f};
+/* (exp(r) - 1 - r) / r² for |r| ≤ ln(2)/2: 2^-28.3 */
+static const float kiln_c32_exp[] = {0x1.6a0d3p-10f, 0x1.1239b4p-7f, 0x1.55590ep-5f, 0x1.555492p-3f, 0x1.fffffcp-2f};
 
 /* (log(1 + f) - f + f²/2) / f³ for |f| ≤ 1/3: 2^-27.7 */
 static const float kiln_c32_log[] = {-0x1.07d57p-3f,  0x1.1e6b14p-3f, -0x1.f32c56p-4f, 0x1.1ed5ccp-3f,
@@ -71,10 +70,10 @@ static const float kiln_c32_erfc[] = {-0x1.479ea6p-13f, -0x1.e9d9p-13f, 0x1.923f
                                       -0x1.b7b26p-7f,   0x1.e99ccap-5f, -0x1.3deadep-3f, 0x1.2e3256p-2f,
                                       -0x1.c44c48p-2f,  0x1.12f21ep-1f};
 
-/* exp(x²/2)·cdf(-x)·(x + s)/2, in (x - s)/(x + s), s = normal_shift, for x ≤ 14.5: 2^-27.7 */
-static const float kiln_c32_normal[] = {-0x1.f21d4cp-14f, -0x1.802652p-13f, 0x1.1f2112p-10f, -0x1.8801d4p-12f,
-                                        -0x1.3d5aaap-7f,  0x1.5d4518p-5f,   -0x1.c39d3ep-4f, 0x1.ac43dep-3f,
-                                        -0x1.401104p-2f,  0x1.84e44ap-2f};
+/* exp(x²/2)·cdf(-x)·(x + s)/2, in (x - s)/(x + s), s = normal_shift, for x ≤ 14.5: 2^-24.2 */
+static const float kiln_c32_normal[] = {-0x1.13db9ep-13f, -0x1.d6b9aep-12f, 0x1.19c218p-11f,
+                                        0x1.c583aap-9f,   -0x1.5769aep-8f,  -0x1.831d8ep-6f,
+                                        0x1.d7146ap-4f,   -0x1.04c734p-2f,  0x1.754a74p-2f};
 
 /* as erfc, with s = erf_shift, for 1 ≤ a ≤ 4: good for 2^-29.5 of 1 */
 static const float kiln_c32_erf_tail[] = {-0x1.9fbbf6p-7f, -0x1.322f64p-6f, 0x1.1e18b8p-3f, -0x1.5fd36ap-2f,

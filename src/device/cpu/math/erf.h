@@ -25,12 +25,14 @@ KILN_LANE V F(erfc)(V x)
     return v_select(v_less(x, v_set(0)), -y + 2, y);
 }
 
-/* A polynomial in x² below 1, and 1 - erfc(x) above, for which erfc is needed the less exactly the smaller it is. */
+/* A polynomial in x² below 1, and 1 - erfc(x) above, for which erfc is needed the less exactly the smaller it is: there
+ * the square may be rounded, and n·ln(2) need not be exact. */
 KILN_LANE V F(erf)(V x)
 {
-    V a = v_abs(x), b = v_min(K(erf_most), a), n, p = F(exp_of_square)(b, 1, &n);
+    V a = v_abs(x), b = v_min(K(erf_most), a), z = b * b, n = v_fma(z, v_set(-C(log2e)), K(magic)) - C(magic);
+    V p = F(exp_core)(v_fma(n, v_set(-C(ln2)), -z));
     V above = -v_scale(p * ERFC_FACTOR(b, erf_shift, erf_tail), n) + 1;
-    V below = v_fma(POLYNOMIAL(a * a, erf), a, a);
+    V below = v_fma(POLYNOMIAL(z, erf), b, b);
     return v_signed(v_select(v_less(a, v_set(1)), below, above), x);
 }
 

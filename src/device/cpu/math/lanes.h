@@ -8,8 +8,10 @@
  *   U, M      the elements' bits as unsigned integers; a mask
  *
  *   v_set(e)                           e in every lane
- *   v_load_some, v_store_some          the first `count` lanes, all where count is LANES or more; others are loaded as
- * 1 v_widen_some, v_narrow_some        the same from and to floats; for vectors of doubles v_fma v_abs v_sqrt v_trunc
+ *   v_load_some, v_store_some          the first `count` lanes, all where count is LANES or more; others are loaded
+ *                                      as 1
+ *   v_widen_some, v_narrow_some        the same from and to floats; for vectors of doubles
+ *   v_fma v_abs v_sqrt v_trunc
  *   v_min(a, b), v_max(a, b)           b where one of them is NaN
  *   v_bits, v_real                     the bits of a vector as integers, and back
  *   v_less v_equal v_ordered           comparisons; v_ordered: neither is NaN

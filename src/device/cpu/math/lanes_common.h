@@ -33,12 +33,14 @@ KILN_LANE V F(lane_horner)(V y, const E *c, int last, int step)
 }
 
 /* c[0]·x^(n-1) + … + c[n-1]. Each step of Horner's rule waits for the one before, and a processor looks only so far
- * ahead for other work: long polynomials are computed as four short ones in x⁴. */
+ * ahead for other work: polynomials are computed as two shorter ones in x², long ones as four in x⁴. */
 KILN_LANE V v_polynomial(V x, const E *c, int n)
 {
     if (n < 12)
         return F(lane_horner)(x, c, n - 1, 1);
     V z = x * x, w = z * z;
+    if (n < 16)
+        return v_fma(F(lane_horner)(z, c, n - 2, 2), x, F(lane_horner)(z, c, n - 1, 2));
     V low = v_fma(F(lane_horner)(w, c, n - 2, 4), x, F(lane_horner)(w, c, n - 1, 4));
     V high = v_fma(F(lane_horner)(w, c, n - 4, 4), x, F(lane_horner)(w, c, n - 3, 4));
     return v_fma(high, z, low);
