@@ -146,7 +146,7 @@ static int32_t copy_of(rewriting *r, int32_t value, const kiln_op *origin, kiln_
     kiln_value window = r->from->values[value];
     int32_t source = source_of(r, value), copied = add_value(r, &window), shown = add_value(r, &window);
     kiln_value *c = &r->to->values[copied], *s = &r->to->values[shown];
-    int64_t ints[2 * KILN_MAX_DIMS + 1] = {window.ndim}, step = 1, dims[KILN_MAX_DIMS];
+    int64_t ints[2 * KILN_MAX_DIMS + 1] = {window.ndim}, step = 1, dims[KILN_MAX_DIMS] = {0};
     int order[KILN_MAX_DIMS];
     sort_dims(&window, order);
     for (int k = window.ndim; k-- > 0;) {

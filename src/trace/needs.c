@@ -38,10 +38,10 @@ static unsigned said_of(const kiln_op *op, int k)
         [KILN_SKIPS_RESULTS] = KILN_READS_OPERANDS,
         [KILN_SKIPS_BOTH] = KILN_READS_NOTHING,
     };
-    k = k < 2 ? k : 2;
-    while (k > 0 && !op->grad_reads[k])
-        k--;
-    return op->grad_reads[k] ? op->grad_reads[k] : unless_skipped[op->grad_skips];
+    unsigned said = 0;
+    for (int i = 0; i <= k && i < 3; i++)
+        said = op->grad_reads[i] ? op->grad_reads[i] : said;
+    return said ? said : unless_skipped[op->grad_skips];
 }
 
 unsigned kiln_trace_reads(const kiln_trace *tr, const kiln_node *n)
