@@ -1,5 +1,6 @@
-/* Locks that are held over a fork. They are of the kind that notices if its own thread takes it again: a GPU's driver
- * forks while it is asked for devices, to start a program. */
+/* Locks that are held over a fork. That of the devices is of the kind that notices if its own thread takes it again: a
+ * GPU's driver forks while it is asked for devices, to start a program. The others are taken several times a step,
+ * where that would be felt, and are not held while a driver is asked to begin. */
 #include "core/fork.h"
 #include <stdatomic.h>
 #include <stddef.h>
@@ -17,19 +18,20 @@ unsigned kiln_forks(void)
     return atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
-static void renew(pthread_mutex_t *lock)
+static void renew(kiln_fork_order order)
 {
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
-    pthread_mutex_init(lock, &attributes);
+    pthread_mutexattr_settype(&attributes,
+                              order == KILN_FORK_DEVICES ? PTHREAD_MUTEX_ERRORCHECK : PTHREAD_MUTEX_DEFAULT);
+    pthread_mutex_init(held[order].lock, &attributes);
     pthread_mutexattr_destroy(&attributes);
 }
 
 void kiln_fork_hold(kiln_fork_order order, pthread_mutex_t *lock, void (*in_child)(void))
 {
     held[order] = (struct held){.lock = lock, .in_child = in_child};
-    renew(lock);
+    renew(order);
 }
 
 static void before(void)
@@ -56,7 +58,7 @@ static void in_child(void)
             held[i].in_child();
     for (int i = 0; i < KILN_FORK_LOCKS; i++)
         if (held[i].lock)
-            renew(held[i].lock);
+            renew((kiln_fork_order)i);
 }
 
 __attribute__((constructor)) static void load(void)

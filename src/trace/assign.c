@@ -293,9 +293,9 @@ bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
     if (!tr || !kiln_trace_settle(destination) || !check_assign(tr, destination, source))
         return false;
     kiln_thread *th = kiln_thread_state();
-    bool ok = false, enabled = th->grad_enabled, needed = kiln_needs_grad(source);
+    bool ok = false, enabled = th->grad_enabled;
     if (destination->detached) { /* gradients learn of it only where it brings one */
-        th->grad_enabled = enabled && needed;
+        th->grad_enabled = enabled && kiln_needs_grad(source);
         destination->detached = !th->grad_enabled;
     }
     kiln_inner_scope
