@@ -432,18 +432,15 @@ kiln_tensor *kiln_avg_pool2d_(kiln_tensor *x, int64_t kh, int64_t kw, const kiln
 }
 
 /* Where an option list takes 0 for the default, an argument that must be given may not be 0. */
-static bool are_given(const char *op, int64_t stride, int64_t dilation)
+static bool is_given(const char *op, const char *what, int64_t value)
 {
-    if (stride && dilation)
-        return true;
-    return kiln_fail(KILN_E_ARGUMENT, op, "stride is %lld, dilation %lld: each must be at least 1", (long long)stride,
-                     (long long)dilation);
+    return value || kiln_fail(KILN_E_ARGUMENT, op, "%s is 0; it must be at least 1", what);
 }
 
 kiln_tensor *kiln_max_pool1d(kiln_tensor *x, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
                              bool ceil_mode)
 {
-    if (!are_given("max_pool1d", stride, dilation))
+    if (!is_given("max_pool1d", "stride", stride) || !is_given("max_pool1d", "dilation", dilation))
         return NULL;
     return KILN_OP(max_pool1d, KILN_IN(x), KILN_I(kernel, stride, padding, dilation, ceil_mode));
 }
@@ -451,7 +448,7 @@ kiln_tensor *kiln_max_pool1d(kiln_tensor *x, int64_t kernel, int64_t stride, int
 kiln_tensor *kiln_avg_pool1d(kiln_tensor *x, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode,
                              bool count_include_pad)
 {
-    if (!are_given("avg_pool1d", stride, 1))
+    if (!is_given("avg_pool1d", "stride", stride))
         return NULL;
     return KILN_OP(avg_pool1d, KILN_IN(x), KILN_I(kernel, stride, padding, ceil_mode, count_include_pad));
 }

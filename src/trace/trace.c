@@ -135,13 +135,10 @@ static bool fail_overwritten(const kiln_trace *tr, const kiln_value *v)
 {
     const kiln_tensor *leaf = v->leaf ? v->leaf : tr->values[v->base].leaf;
     const kiln_op *maker = v->node >= 0 ? tr->nodes[v->node].origin : NULL, *reader = kiln_thread_state()->composing;
-    const char *name = leaf ? kiln_get_name(leaf) : "";
+    const char *name = leaf ? kiln_get_name(leaf) : "", *made = *name ? name : maker ? maker->name : "a tensor";
     kiln_fail(KILN_E_STATE, reader ? reader->name : NULL,
-              "%s%s%s %s is still needed, but was overwritten by another thread, or by steps that were not recorded",
-              *name   ? name
-              : maker ? "the result of "
-                      : "a tensor",
-              !*name && maker ? maker->name : "", *name || maker ? "" : "", kiln_shape_text(v->ndim, v->shape));
+              "%s%s %s is still needed, but was overwritten by another thread, or by steps that were not recorded",
+              maker && !*name ? "the result of " : "", made, kiln_shape_text(v->ndim, v->shape));
     return kiln_hint("compute and use it within one kiln_step, or kiln_clone it");
 }
 
