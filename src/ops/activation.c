@@ -62,11 +62,12 @@ const kiln_op kiln_op_hardtanh_grad = {KILN_PW_OP(hardtanh_grad, 2), .attrs = "|
 KILN_PW_GRAD1(hardsigmoid, KILN_OP(hardtanh_grad, KILN_IN(x, kiln_div_scalar(gy, 6)), KILN_F(-3, 3)))
 RECORD(hardsigmoid, NONE)
 
-/* 0 up to -3, x/3 + 1/2 up to 3, 1 above; a NaN stays one. */
-KILN_PW_GRAD1(hardswish, kiln_masked_fill(kiln_where(kiln_ge_scalar(x, 3), gy,
-                                                     kiln_mul(gy, kiln_add_scalar(kiln_div_scalar(x, 3), 0.5))),
-                                          kiln_le_scalar(x, -3), 0))
+KILN_PW_ROW1(hardswish, KILN_OP(hardswish_grad, KILN_IN(x, gy), KILN_NO_ATTRS))
 RECORD(hardswish, NONE)
+
+/* The slope is 0 up to -3, x/3 + 1/2 up to 3, 1 above; a NaN stays one. */
+KILN_PW_GRAD_OF_GRAD(hardswish_grad, KILN_OP(hardtanh_grad, KILN_IN(a, kiln_full_like(a, 1. / 3)), KILN_F(-3, 3)))
+SLOPE_RECORD(hardswish_grad, KILN_READS_X | KILN_READS_Y, KILN_READS_X)
 
 KILN_PW_GRAD1(softsign, kiln_div(gy, kiln_square(kiln_add_scalar(kiln_abs(x), 1))))
 RECORD(softsign, NONE)

@@ -158,6 +158,7 @@ static double slope(formula f, double x)
     F(logsigmoid, '=', -softplus(-x))                                                                                  \
     F(softplus, '=', x *s > t ? x : softplus(x * s) / s)                                                               \
     F(hardswish, '=', x *clip(x + 3, 0, 6) / 6)                                                                        \
+    F(hardswish_grad, '=', x <= -3 ? 0 : x >= 3 ? y : y * (x / 3 + 0.5))                                               \
     F(hardsigmoid, '=', clip(x + 3, 0, 6) / 6)                                                                         \
     F(hardtanh, '=', clip(x, s, t))                                                                                    \
     F(mish, '=', x *tanh(softplus(x)))                                                                                 \
