@@ -223,9 +223,9 @@ static bool mean_compose(kiln_call *c, kiln_tensor **out)
 /* Two passes: the mean, then the squared deviations from it. */
 static kiln_tensor *variance_of(kiln_tensor *x, const kiln_attrs *a)
 {
-    int64_t freedom = reduced_count(x, a, 2) - a->i[0];
+    double freedom = (double)reduced_count(x, a, 2) - (double)a->i[0]; /* a correction may be any number */
     kiln_tensor *squares = kiln_square(kiln_sub(x, mean_of(x, a, 2, true)));
-    return kiln_div_scalar(reduce_over(&kiln_op_sum, squares, a, 2, a->i[1]), freedom > 0 ? (double)freedom : 0.0);
+    return kiln_div_scalar(reduce_over(&kiln_op_sum, squares, a, 2, a->i[1]), freedom > 0 ? freedom : 0);
 }
 
 static bool var_compose(kiln_call *c, kiln_tensor **out)
