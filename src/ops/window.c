@@ -159,7 +159,7 @@ static bool infer_diagonal(kiln_call *c)
     d->offset += length ? row * x->stride[*a] + column * x->stride[*b] : 0;
     kiln_view_remove(d, (int)(*a > *b ? *a : *b));
     kiln_view_remove(d, (int)(*a > *b ? *b : *a));
-    kiln_view_insert(d, x->ndim - 2, length, x->stride[*a] + x->stride[*b]);
+    kiln_view_insert(d, x->ndim - 2, length, length > 1 ? x->stride[*a] + x->stride[*b] : 1);
     return true;
 }
 
