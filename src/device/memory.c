@@ -338,11 +338,13 @@ int64_t kiln_memory_left(kiln_device device)
 {
     pool *p = pool_of(device);
     pthread_mutex_lock(&lock);
-    int64_t left = INT64_MAX;
-    if (p && p->stats.limit)
-        left = (int64_t)p->stats.limit - (int64_t)(p->stats.in_use + p->slack + overhead(p));
+    uint64_t left = INT64_MAX, taken;
+    if (p && p->stats.limit) {
+        taken = p->stats.in_use + p->slack + overhead(p);
+        left = p->stats.limit > taken ? p->stats.limit - taken : 0;
+    }
     pthread_mutex_unlock(&lock);
-    return left > 0 ? left : 0;
+    return left < INT64_MAX ? (int64_t)left : INT64_MAX;
 }
 
 int64_t kiln_memory_available(kiln_device device)

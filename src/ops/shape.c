@@ -369,7 +369,8 @@ static bool infer_roll(kiln_call *c)
     if (*dim != KILN_FLAT && (!kiln_check_ndim(c, 0, 1, KILN_MAX_DIMS) || !kiln_check_dim(c, dim, x->ndim)))
         return false;
     size = *dim == KILN_FLAT ? kiln_count(x->ndim, x->shape) : x->ndim ? x->shape[*dim] : 1;
-    *shift = size ? (*shift % size + size) % size : 0;
+    *shift = size ? *shift % size : 0;
+    *shift += *shift < 0 ? size : 0;
     return infer_like(c);
 }
 
