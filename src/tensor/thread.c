@@ -144,6 +144,8 @@ __attribute__((constructor)) static void load(void)
 __attribute__((destructor)) static void unload(void)
 {
     process_end();
+    if (!kiln_thread_alone())
+        return; /* they may be adopted this moment, and go with the process */
     free_list(orphans);
     orphans = NULL;
 }

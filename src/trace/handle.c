@@ -147,9 +147,12 @@ static void point_at(kiln_trace *tr, kiln_tensor *t, int32_t value)
     t->version = t->storage->version;
     if (is_parameter(t))
         return;
-    t->requires_grad = tr->values[value].requires_grad;
-    t->leaf = t->leaf && !t->requires_grad;
-    if (t->requires_grad)
+    bool wants = tr->values[value].requires_grad;
+    if (t->requires_grad != wants) /* not written for nothing: other threads may look */
+        t->requires_grad = wants;
+    if (t->leaf && wants)
+        t->leaf = false;
+    if (wants)
         kiln_trace_hold(tr, value, 1);
 }
 
