@@ -196,7 +196,8 @@ void kiln_release(kiln_tensor *t)
     if (t->scope)
         disown(t);
     t->alive = false;
+    bool held = atomic_load(&t->refs) > 1;
     kiln_tensor_unref(t);
     if (kiln_thread_current && !kiln_thread_current->nframes)
-        kiln_trace_given_up();
+        kiln_trace_given_up(held);
 }

@@ -38,10 +38,10 @@ void kiln_tensor_unref(kiln_tensor *t);
 
 /* Implemented by the trace: an outermost step begins; a handle of a computed value that needs a gradient goes away; a
  * scope has ended (its handles are released already), `failed`: an error was raised in it and not cleared; a handle was
- * given up outside any scope. */
+ * given up outside any scope, `held`: somebody else has it still. */
 void kiln_trace_step_begin(void);
 void kiln_trace_forget(const kiln_tensor *t);
 void kiln_trace_scope_end(kiln_scope_kind kind, bool failed);
-void kiln_trace_given_up(void);
+void kiln_trace_given_up(bool held);
 
 #endif

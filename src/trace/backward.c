@@ -85,7 +85,7 @@ void kiln_zero_grad_of(kiln_tensor *t)
     kiln_tensor_unref(t->extra->grad);
     t->extra->grad = NULL;
     if (kiln_thread_current && !kiln_thread_current->nframes)
-        kiln_trace_given_up();
+        kiln_trace_given_up(false);
 }
 
 bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context)

@@ -401,11 +401,14 @@ void kiln_trace_step_begin(void)
         kiln_flush(th->trace, false);
 }
 
-void kiln_trace_given_up(void)
+void kiln_trace_given_up(bool held)
 {
     kiln_thread *th = kiln_thread_state();
-    if (th && th->trace)
-        kiln_trace_end_segment(th->trace);
+    if (!th || !th->trace)
+        return;
+    if (held || th->trace->nassigned)
+        kiln_trace_look_next(th->trace);
+    kiln_trace_end_segment(th->trace);
 }
 
 void kiln_trace_scope_end(kiln_scope_kind kind, bool failed)
@@ -415,9 +418,10 @@ void kiln_trace_scope_end(kiln_scope_kind kind, bool failed)
     if (!tr || tr->busy)
         return;
     if (kind != KILN_SCOPE_STEP) {
-        if (kind == KILN_SCOPE_PLAIN && !th->nframes)
+        if (kind == KILN_SCOPE_PLAIN && !th->nframes) {
+            kiln_trace_look_next(tr);
             kiln_trace_end_segment(tr);
-        else
+        } else
             kiln_trace_tidy(tr);
         return;
     }

@@ -167,6 +167,12 @@ static inline bool kiln_trace_reserve_own(kiln_trace *tr, int64_t more)
 /* What the gradients of the node's operands that want one read: KILN_READS_*. */
 unsigned kiln_trace_reads(const kiln_trace *tr, const kiln_node *n);
 
+/* Somebody has let go of what perhaps nobody but the trace has now: the next look is a look at everything. */
+static inline void kiln_trace_look_next(kiln_trace *tr)
+{
+    tr->unlooked = tr->nvalues;
+}
+
 /* True if a gradient may still be asked for. */
 bool kiln_trace_has_graph(kiln_trace *tr);
 

@@ -379,6 +379,8 @@ static void run_slab(const plan *p, pass *s, char *shared)
 
 static void run_whole(const plan *p, char *workspace)
 {
+    static char nothing; /* what is not needed lies there: NULL has no offsets */
+    workspace = workspace ? workspace : &nothing;
     pass s = {.plan = p, .scalars = workspace + p->shared, .col_blocks = p->col_blocks};
     s.sums = s.scalars + p->scalars;
     s.workers = s.sums + p->sums;
