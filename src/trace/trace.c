@@ -165,7 +165,7 @@ static bool import_value(kiln_trace *tr, int32_t value)
     kiln_value *base = &tr->values[v->base];
     if (base->node < 0 && !base->import_segment) /* first met just now: another thread may have been quick */
         base->version = s->memory_version;
-    if (base->version != s->memory_version)
+    else if (base->version != s->memory_version) /* not looked at twice: it may change between two looks */
         return fail_overwritten(tr, v);
     int32_t slot;
     if (!KILN_GROW(tr->imports, tr->imports_capacity, tr->nimports + 1) || !kiln_trace_slot(tr, s, &slot) ||
