@@ -475,7 +475,9 @@ static void test_eval_anywhere(void **state)
 
 static void test_replay_allocates_nothing(void **state)
 {
-    enum { WARM = 50 }; /* a device that runs beside the host has room for as many as may be under way only then */
+    /* A device that runs beside the host keeps something of each run until that is over; how many there are at once
+     * depends on the machine's load. None is made each step. */
+    enum { WARM = 50, UNDER_WAY = 8 };
     (void)state;
     core_use_up_handles();
     trainer t = trainer_new();
@@ -490,7 +492,7 @@ static void test_replay_allocates_nothing(void **state)
     }
     kiln_memory_get_stats(kiln_default_device(), &now);
     if (!core_eager())
-        assert_int_equal(kiln_alloc_count(), host);
+        assert_in_range(kiln_alloc_count() - host, 0, kiln_default_device() == KILN_CPU ? 0 : UNDER_WAY);
     assert_int_equal(now.allocations, device.allocations);
     assert_int_equal(now.in_use, device.in_use);
     trainer_free(&t);
