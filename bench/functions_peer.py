@@ -6,9 +6,9 @@ import json
 import os
 import re
 import sys
-import time
 
 import torch
+from best_call import timed
 from torch.nn import functional as F
 
 COUNT = 1 << 20
@@ -46,17 +46,6 @@ def drawn(kind, dtype):
     return torch.rand(COUNT, dtype=dtype) * (high - low) + low
 
 
-def timed(once, warm_up=2, least=8, seconds=0.02):
-    begun = last = time.perf_counter()
-    best, n = float("inf"), 0
-    while n < least or last - begun < seconds:
-        once()
-        now = time.perf_counter()
-        best = min(best, now - last) if n >= warm_up else best
-        last, n = now, n + 1
-    return best
-
-
 def measure(name, kinds, dtype, grad):
     run = call_of(name)
     a, b = drawn(kinds[0], dtype), drawn(kinds[1], dtype)
@@ -68,7 +57,7 @@ def measure(name, kinds, dtype, grad):
         if grad:
             torch.autograd.grad(y, a, gy)
 
-    us = 1e6 * timed(once)
+    us = 1e6 * timed(once, 0.02)
     print(json.dumps({"work": name + "'" * grad, "batch": "f32" if dtype == torch.float32 else "f64", "peer": "torch",
                       "us": round(us, 1)}), flush=True)
 

@@ -5,9 +5,9 @@ usage: OMP_NUM_THREADS=2 python3 index_peer.py [name...]
 import json
 import os
 import sys
-import time
 
 import torch
+from best_call import timed
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
 
@@ -42,17 +42,6 @@ WORKS = [
 ]
 
 
-def timed(once, warm_up=2, least=8, seconds=0.1):
-    begun = last = time.perf_counter()
-    best, n = float("inf"), 0
-    while n < least or last - begun < seconds:
-        once()
-        now = time.perf_counter()
-        best = min(best, now - last) if n >= warm_up else best
-        last, n = now, n + 1
-    return best
-
-
 for name, words, shape, index_shape, below, grad, call in WORKS:
     if sys.argv[1:] and name not in sys.argv[1:]:
         continue
@@ -66,4 +55,4 @@ for name, words, shape, index_shape, below, grad, call in WORKS:
         if grad:
             torch.autograd.grad(y, x, gy)
 
-    print(json.dumps({"work": name, "batch": words, "peer": "torch", "us": round(1e6 * timed(once), 1)}), flush=True)
+    print(json.dumps({"work": name, "batch": words, "peer": "torch", "us": round(1e6 * timed(once, 0.1), 1)}), flush=True)

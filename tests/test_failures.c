@@ -327,14 +327,6 @@ typedef struct worker {
     kiln_error error;
 } worker;
 
-#define CHECK(w, condition)                                                                                            \
-    do {                                                                                                               \
-        if (!(condition) && !(w)->failed) {                                                                            \
-            (w)->failed = __LINE__;                                                                                    \
-            (w)->error = *kiln_last_error();                                                                           \
-        }                                                                                                              \
-    } while (0)
-
 /* Each of its failures is told to it, whoever was told before. */
 static void fail_often(worker *w)
 {

@@ -34,14 +34,6 @@ typedef struct worker {
     kiln_error error;
 } worker;
 
-#define CHECK(w, condition)                                                                                            \
-    do {                                                                                                               \
-        if (!(condition) && !(w)->failed) {                                                                            \
-            (w)->failed = __LINE__;                                                                                    \
-            (w)->error = *kiln_last_error();                                                                           \
-        }                                                                                                              \
-    } while (0)
-
 static void run_workers(worker *workers, int n, void *(*body)(void *))
 {
     pthread_barrier_t start;

@@ -79,17 +79,12 @@ static kiln_tensor *moved(kiln_tensor *x, int dim, int64_t by, double value)
     return kiln_pad(x, place + 2, pad, KILN_PAD_CONSTANT, value);
 }
 
-/* For devices without a kernel: what is n places away joins what is nearer, n = 1, 2, 4, … Halves are summed in f32. */
+/* For devices without a kernel: what is n places away joins what is nearer, n = 1, 2, 4, … */
 static bool compose_recurrence(kiln_call *c, kiln_tensor **out)
 {
     int dim = (int)c->attrs.i[0];
     bool backward = c->attrs.i[1];
     kiln_tensor *a = c->in[0], *s = c->in[1];
-    if (a->dtype == KILN_F16 || a->dtype == KILN_BF16) {
-        kiln_tensor *wide =
-            KILN_OP(linear_recurrence, KILN_IN(kiln_cast(a, KILN_F32), kiln_cast(s, KILN_F32)), &c->attrs);
-        return (out[0] = kiln_cast(wide, (kiln_dtype)a->dtype)) != NULL;
-    }
     if (a->ndim == 0)
         return (out[0] = kiln_clone(s)) != NULL;
     if (backward)

@@ -1,6 +1,7 @@
 /* Writing an operation: the checks every operation shares, then kernel, composition or conversion, then the record. */
 #include <string.h>
 #include "core/fail.h"
+#include "ops/widen.h"
 #include "trace/trace.h"
 
 static const char *operand_label(const kiln_tensor *t, int i, char *buffer, size_t size)
@@ -72,18 +73,13 @@ static bool needs_dense(kiln_class cls)
     return !(strided >> cls & 1);
 }
 
-static bool is_half(const kiln_tensor *t)
-{
-    return t && (t->dtype == KILN_F16 || t->dtype == KILN_BF16);
-}
-
 /* Half precision is for storage. Kernels that know f32 only, and compositions, serve the 16-bit types by converting
  * around them, so that there is one rounding at the end. */
 static bool call_through_f32(kiln_call *c, kiln_tensor **out)
 {
     kiln_tensor *in[KILN_MAX_INPUTS];
     for (int i = 0; i < c->nin; i++) {
-        in[i] = is_half(c->in[i]) ? kiln_cast(c->in[i], KILN_F32) : c->in[i];
+        in[i] = kiln_widen(c->in[i]);
         if (c->in[i] && !in[i])
             return false;
     }
@@ -101,7 +97,7 @@ static bool is_widened(const kiln_call *c, kiln_device device)
     const kiln_op *op = c->op;
     kiln_dtype half = KILN_DTYPES;
     for (int i = 0; i < c->nin; i++)
-        if (is_half(c->in[i]))
+        if (c->in[i] && kiln_is_half((kiln_dtype)c->in[i]->dtype))
             half = (kiln_dtype)c->in[i]->dtype;
     if (half == KILN_DTYPES || !op->infer)
         return false;
@@ -160,7 +156,7 @@ static bool call_on(const kiln_op *op, kiln_tensor *const *in, int nin, const ki
     if (op->cls != KILN_CLASS_VIEW && op->cls != KILN_CLASS_POINTWISE) {
         kiln_dtype dtype = nin && in[0] ? (kiln_dtype)in[0]->dtype : c.out[0].dtype;
         if (!kiln_device_supports(device, op, dtype)) {
-            if (nin && is_half(in[0]))
+            if (nin && in[0] && kiln_is_half((kiln_dtype)in[0]->dtype))
                 return call_through_f32(&c, out);
             if (op->compose)
                 return compose(&c, out);

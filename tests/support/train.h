@@ -46,4 +46,14 @@ kiln_sim_control_fn sim_switch(void);
 /* Bytes of a device in use, as kiln_memory_get_stats tells. */
 uint64_t memory_in_use(kiln_device device);
 
+/* cmocka's assertions are for the main thread: another one notes the first that does not hold in its `failed`, a line,
+ * and `error`. */
+#define CHECK(w, condition)                                                                                            \
+    do {                                                                                                               \
+        if (!(condition) && !(w)->failed) {                                                                            \
+            (w)->failed = __LINE__;                                                                                    \
+            (w)->error = *kiln_last_error();                                                                           \
+        }                                                                                                              \
+    } while (0)
+
 #endif
