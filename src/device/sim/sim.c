@@ -15,69 +15,12 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cpu/cpu.h"
-#include "device/failures.h"
-#include "device/sim/copier.h"
+#include "device/sim/queue.h"
 
 /* Added to host addresses: no x86-64 or arm64 program can dereference the sum. */
 #define ELSEWHERE ((kiln_address)1 << 62)
 
 #define ARENA_RANGE ((size_t)1 << 36) /* addresses set aside for an arena; memory comes as it grows */
-
-enum { MAX_DEVICES = 8 };
-
-typedef enum job_kind {
-    JOB_COPY_IN,
-    JOB_COPY_OUT,
-    JOB_COPY_OUT_LATER,
-    JOB_RUN,
-    JOB_FREE,
-    JOB_MARK,
-    JOB_AWAIT
-} job_kind;
-
-typedef struct job {
-    struct job *next;
-    job_kind kind;
-    void *to; /* host addresses, already translated */
-    const void *from;
-    size_t bytes;
-    const void *exec;
-    const kiln_plan *plan;
-    kiln_binding binding;
-    char *data; /* a copy of what the caller may change: bytes to copy in, addresses and scalars of a run */
-    int64_t capacity;
-    uint64_t number; /* of a mark to pass, of a copy to wait for */
-    uint64_t given;  /* its own number */
-    uint64_t thread; /* which gave it */
-} job;
-
-typedef struct sim {
-    int index;
-    pthread_mutex_t lock;
-    pthread_cond_t wake, idle;
-    pthread_t thread;
-    job *first, *last, *spare;
-    const job *current;   /* which is being done; NULL: none */
-    job *for_blocks;      /* one for each allocated block: giving it back needs no memory */
-    uint64_t given, done; /* numbers of the last job that was given, and that is over */
-    int waiting;          /* threads that want to know when jobs are over */
-    bool stop;
-    char *arena;
-    size_t arena_bytes;
-    int64_t used, size, fail_alloc, lose_after, slow_copies, slow_runs, overhead;
-    bool lost;
-    uint64_t lost_first, lost_last; /* jobs that were not done because of that */
-    kiln_sim_copier copier;
-
-    /* A run that has failed, and nobody has looked yet: runs behind it are skipped. Once somebody has, it is one of the
-     * failures, and what was given until then is skipped, up to `skipped`. */
-    bool failing;
-    kiln_failure failure;
-    uint64_t skipped;
-    kiln_failures failures;
-} sim;
-
-static _Thread_local kiln_witness witnesses[MAX_DEVICES];
 
 static sim devices[MAX_DEVICES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -116,191 +59,6 @@ __attribute__((constructor)) static void load(void)
     pthread_atfork(NULL, NULL, make_locks);
 }
 
-/* ---- The queue ---- */
-
-static void nap(int64_t microseconds)
-{
-    if (microseconds > 0)
-        usleep((useconds_t)microseconds);
-}
-
-static void run_job(sim *s, const job *j)
-{
-    kiln_bad_index bad = {.kernel = -1};
-    kiln_cpu_execute(j->exec, &j->binding, &bad);
-    if (bad.kernel < 0)
-        return;
-    pthread_mutex_lock(&s->lock);
-    s->failure = (kiln_failure){.first = j->given, .thread = j->thread, .error = kiln_bad_index_error(j->plan, &bad)};
-    s->failing = true;
-    atomic_store(&j->binding.run->failed, true);
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void do_job(sim *s, const job *j, int64_t pause)
-{
-    if (j->kind == JOB_FREE) {
-        free(j->to);
-    } else if (j->kind == JOB_MARK) {
-        kiln_sim_copier_pass(&s->copier, j->number);
-    } else if (j->kind == JOB_AWAIT) {
-        kiln_sim_copier_done(&s->copier, j->number, true);
-    } else {
-        nap(pause);
-        if (j->kind == JOB_RUN)
-            run_job(s, j);
-        else
-            memcpy(j->to, j->from, j->bytes);
-    }
-}
-
-/* Work that a lost device does not do; the rest keeps things in order. */
-static bool is_work(const job *j)
-{
-    return j->kind == JOB_RUN || j->kind == JOB_COPY_IN || j->kind == JOB_COPY_OUT || j->kind == JOB_COPY_OUT_LATER;
-}
-
-/* Runs are skipped behind one that has failed. Copies are not: what is copied in is new data that the next attempt will
- * want. */
-static bool skips(const sim *s, const job *j)
-{
-    return is_work(j) && (s->lost || (j->kind == JOB_RUN && (s->failing || j->given <= s->skipped)));
-}
-
-/* With the lock held: the first job is out of the queue. */
-static void end_job(sim *s, job *j)
-{
-    s->done = j->given;
-    s->current = NULL;
-    j->next = s->spare;
-    s->spare = j;
-    if (s->waiting)
-        pthread_cond_broadcast(&s->idle);
-}
-
-/* With the lock held: whether the device does not do this job. */
-static bool must_skip(sim *s, const job *j)
-{
-    if (s->lose_after >= 0 && is_work(j) && s->lose_after-- == 0) {
-        s->lost = true;
-        s->lost_first = j->given;
-    }
-    if (s->lost && is_work(j))
-        s->lost_last = j->given;
-    return skips(s, j);
-}
-
-static void *work(void *p)
-{
-    sim *s = p;
-    pthread_mutex_lock(&s->lock);
-    while (!s->stop || s->first) {
-        job *j = s->first;
-        if (!j) {
-            pthread_cond_wait(&s->wake, &s->lock);
-            continue;
-        }
-        s->first = j->next;
-        s->current = j;
-        bool skip = must_skip(s, j);
-        int64_t pause = j->kind == JOB_RUN ? s->slow_runs : s->slow_copies;
-        pthread_mutex_unlock(&s->lock);
-        if (!skip)
-            do_job(s, j, pause);
-        else if (j->kind == JOB_RUN)
-            atomic_store(&j->binding.run->failed, true);
-        if (j->kind == JOB_RUN)
-            kiln_run_unref(j->binding.run);
-        pthread_mutex_lock(&s->lock);
-        end_job(s, j);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
-}
-
-/* A job with room for `bytes` of its own; NULL with an error. */
-static job *new_job(sim *s, job_kind kind, size_t bytes)
-{
-    pthread_mutex_lock(&s->lock);
-    job *j = s->spare;
-    if (j)
-        s->spare = j->next;
-    pthread_mutex_unlock(&s->lock);
-    if (!j && !(j = kiln_alloc_zero(1, sizeof *j)))
-        return NULL;
-    j->kind = kind;
-    j->next = NULL;
-    if (KILN_GROW(j->data, j->capacity, (int64_t)bytes))
-        return j;
-    kiln_free(j->data);
-    kiln_free(j);
-    return NULL;
-}
-
-/* With the lock held. */
-static void append(sim *s, job *j)
-{
-    kiln_witness *w = &witnesses[s->index];
-    j->thread = kiln_witness_thread(&s->failures, w);
-    j->given = ++s->given;
-    if (j->kind == JOB_RUN)
-        w->given = j->given;
-    *(s->first ? &s->last->next : &s->first) = j;
-    s->last = j;
-    pthread_cond_signal(&s->wake);
-}
-
-static void enqueue(sim *s, job *j)
-{
-    pthread_mutex_lock(&s->lock);
-    append(s, j);
-    pthread_mutex_unlock(&s->lock);
-}
-
-/* With the lock held: waits for that job and those before it, whatever others give meanwhile. */
-static void wait_until(sim *s, uint64_t number)
-{
-    s->waiting++;
-    while (s->done < number)
-        pthread_cond_wait(&s->idle, &s->lock);
-    s->waiting--;
-}
-
-/* With the lock held: deals with a run that has failed. All that was given so far is over before anybody is told. */
-static void settle(sim *s)
-{
-    if (s->failing) {
-        s->skipped = s->given;
-        kiln_failures_add(&s->failures, s->failure.first, s->given, s->failure.thread, &s->failure.error);
-        s->failing = false;
-    }
-    wait_until(s, s->skipped);
-}
-
-static bool fail_lost(const sim *s)
-{
-    kiln_fail(KILN_E_LOST, "device", "sim:%d is lost: it does not answer any more", s->index);
-    return kiln_hint("other devices go on working; tensors on this one are gone");
-}
-
-/* With the lock held: raises what went wrong and the thread does not know of. */
-static bool report(sim *s)
-{
-    if (s->lost)
-        return fail_lost(s);
-    settle(s);
-    return kiln_failures_tell(&s->failures, &witnesses[s->index], UINT64_MAX);
-}
-
-static bool drain(sim *s)
-{
-    pthread_mutex_lock(&s->lock);
-    wait_until(s, s->given);
-    bool ok = report(s);
-    pthread_mutex_unlock(&s->lock);
-    return ok;
-}
-
 /* ---- The table ---- */
 
 static int sim_count(char *why, size_t size)
@@ -330,18 +88,9 @@ static void *sim_open(int index)
     pthread_once(&once, set_up);
     sim *s = &devices[index];
     s->stop = false;
-    if (pthread_create(&s->thread, NULL, work, s))
+    if (pthread_create(&s->thread, NULL, kiln_sim_work, s))
         return kiln_fail(KILN_E_DEVICE, "device", "sim:%d could not start its thread", index);
     return s;
-}
-
-static void free_jobs(job **list)
-{
-    for (job *next; *list; *list = next) {
-        next = (*list)->next;
-        kiln_free((*list)->data);
-        kiln_free(*list);
-    }
 }
 
 static void sim_close(void *dev)
@@ -353,8 +102,8 @@ static void sim_close(void *dev)
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
     kiln_sim_copier_close(&s->copier);
-    free_jobs(&s->spare);
-    free_jobs(&s->for_blocks); /* of blocks that were never given back */
+    kiln_sim_free_jobs(&s->spare);
+    kiln_sim_free_jobs(&s->for_blocks); /* of blocks that were never given back */
     if (s->arena)
         munmap(s->arena, ARENA_RANGE);
     s->arena = NULL;
@@ -364,7 +113,7 @@ static void sim_close(void *dev)
 /* With the lock held: is there so much more? */
 static bool has_room(sim *s, size_t bytes)
 {
-    bool ok = (!s->lost || fail_lost(s)) && s->used + (int64_t)bytes <= s->size;
+    bool ok = (!s->lost || kiln_sim_fail_lost(s)) && s->used + (int64_t)bytes <= s->size;
     if (s->fail_alloc >= 0 && s->fail_alloc-- == 0)
         ok = false;
     return ok;
@@ -403,7 +152,7 @@ static void sim_release(void *dev, kiln_address address, size_t bytes)
     j->kind = JOB_FREE;
     j->next = NULL;
     j->to = (void *)(uintptr_t)(address - ELSEWHERE);
-    enqueue(s, j); /* behind whatever still uses it */
+    kiln_sim_enqueue(s, j); /* behind whatever still uses it */
 }
 
 static uint64_t sim_overhead(void *dev)
@@ -443,7 +192,7 @@ static size_t sim_arena(void *dev, size_t bytes, kiln_address *address)
     sim *s = dev;
     pthread_mutex_lock(&s->lock);
     if (bytes < s->arena_bytes)
-        wait_until(s, s->given); /* runs that were given before may use what goes */
+        kiln_sim_wait_until(s, s->given); /* runs that were given before may use what goes */
     if (!s->arena)
         s->arena = reserve(ARENA_RANGE);
     size_t had = s->arena_bytes;
@@ -467,7 +216,7 @@ static size_t sim_arena(void *dev, size_t bytes, kiln_address *address)
 static bool sim_copy_in(void *dev, kiln_address to, const void *from, size_t bytes)
 {
     sim *s = dev;
-    job *j = new_job(s, JOB_COPY_IN, bytes);
+    job *j = kiln_sim_job(s, JOB_COPY_IN, bytes);
     if (!j)
         return false;
     memcpy(j->data, from, bytes);
@@ -475,15 +224,15 @@ static bool sim_copy_in(void *dev, kiln_address to, const void *from, size_t byt
     j->from = j->data;
     j->bytes = bytes;
     pthread_mutex_lock(&s->lock);
-    append(s, j);
-    bool ok = !s->lost || fail_lost(s);
+    kiln_sim_append(s, j);
+    bool ok = !s->lost || kiln_sim_fail_lost(s);
     pthread_mutex_unlock(&s->lock);
     return ok;
 }
 
 static job *new_copy_out(sim *s, job_kind kind, void *to, kiln_address from, size_t bytes)
 {
-    job *j = new_job(s, kind, 0);
+    job *j = kiln_sim_job(s, kind, 0);
     if (!j)
         return NULL;
     j->to = to;
@@ -498,8 +247,8 @@ static bool sim_copy_out(void *dev, void *to, kiln_address from, size_t bytes)
     job *j = new_copy_out(s, JOB_COPY_OUT, to, from, bytes);
     if (!j)
         return false;
-    enqueue(s, j);
-    return drain(s);
+    kiln_sim_enqueue(s, j);
+    return kiln_sim_drain(s);
 }
 
 static bool sim_copy_out_later(void *dev, void *to, kiln_address from, size_t bytes, uint64_t *ticket)
@@ -509,7 +258,7 @@ static bool sim_copy_out_later(void *dev, void *to, kiln_address from, size_t by
     if (!j)
         return false;
     pthread_mutex_lock(&s->lock);
-    append(s, j);
+    kiln_sim_append(s, j);
     *ticket = j->given;
     pthread_mutex_unlock(&s->lock);
     return true;
@@ -518,12 +267,12 @@ static bool sim_copy_out_later(void *dev, void *to, kiln_address from, size_t by
 /* With the lock held. A run behind the copy that has failed is left to whoever waits for that. */
 static bool was_copied(sim *s, uint64_t ticket)
 {
-    wait_until(s, ticket);
+    kiln_sim_wait_until(s, ticket);
     if (ticket >= s->lost_first && ticket <= s->lost_last)
-        return fail_lost(s);
+        return kiln_sim_fail_lost(s);
     if (s->failing && s->failure.first < ticket)
-        settle(s);
-    if (!kiln_failures_tell(&s->failures, &witnesses[s->index], ticket))
+        kiln_sim_settle(s);
+    if (!kiln_failures_tell(&s->failures, &kiln_sim_witnesses[s->index], ticket))
         return false;
     return !kiln_failures_hit(&s->failures, ticket) ||
            kiln_fail(KILN_E_STATE, "device", "sim:%d: a step failed before its results were copied", s->index);
@@ -555,11 +304,11 @@ static void sim_unpin(void *dev, void *memory)
 /* Puts a job with a number at the queue's end; false with an error. */
 static bool enqueue_number(sim *s, job_kind kind, uint64_t number)
 {
-    job *j = new_job(s, kind, 0);
+    job *j = kiln_sim_job(s, kind, 0);
     if (!j)
         return false;
     j->number = number;
-    enqueue(s, j);
+    kiln_sim_enqueue(s, j);
     return true;
 }
 
@@ -575,7 +324,7 @@ static bool sim_copy_in_later(void *dev, kiln_address to, const void *from, size
 {
     sim *s = dev;
     pthread_mutex_lock(&s->lock);
-    bool ok = !s->lost || fail_lost(s);
+    bool ok = !s->lost || kiln_sim_fail_lost(s);
     pthread_mutex_unlock(&s->lock);
     *ticket = ok ? kiln_sim_copier_give(&s->copier, (void *)(uintptr_t)(to - ELSEWHERE), from, bytes, mark) : 0;
     return *ticket != 0;
@@ -611,7 +360,7 @@ static void sim_dispose(void *dev, void *exec)
 {
     sim *s = dev;
     pthread_mutex_lock(&s->lock);
-    wait_until(s, last_run(s, exec)); /* errors are for whoever asks for results */
+    kiln_sim_wait_until(s, last_run(s, exec)); /* errors are for whoever asks for results */
     pthread_mutex_unlock(&s->lock);
     kiln_cpu_dispose(NULL, exec);
 }
@@ -622,9 +371,9 @@ static bool sim_run(void *dev, void *exec, const kiln_binding *b)
     const kiln_plan *plan = *(const kiln_plan *const *)exec; /* the first thing in it */
     int64_t slots = plan->nslots, outputs = plan->noutputs;
     pthread_mutex_lock(&s->lock);
-    bool ok = report(s);
+    bool ok = kiln_sim_report(s);
     pthread_mutex_unlock(&s->lock);
-    job *j = ok ? new_job(s, JOB_RUN, (size_t)(slots + outputs + plan->nscalars + 1) * 8) : NULL;
+    job *j = ok ? kiln_sim_job(s, JOB_RUN, (size_t)(slots + outputs + plan->nscalars + 1) * 8) : NULL;
     if (!j)
         return false;
     kiln_address *addresses = (kiln_address *)(void *)j->data;
@@ -639,13 +388,13 @@ static bool sim_run(void *dev, void *exec, const kiln_binding *b)
     kiln_run_ref(b->run);
     j->exec = exec;
     j->plan = plan;
-    enqueue(s, j);
+    kiln_sim_enqueue(s, j);
     return true;
 }
 
 static bool sim_wait(void *dev)
 {
-    return drain(dev);
+    return kiln_sim_drain(dev);
 }
 
 static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
