@@ -47,6 +47,19 @@ static char *picture(const curves *log, bool png)
     return bytes;
 }
 
+/* Whether a number in a tag is none. What stands between tags is the log's own words, which may be "nan". */
+static bool tags_have_nan(const char *svg)
+{
+    bool tag = false;
+    for (const char *c = svg; *c; c++) {
+        if (*c == '<' || *c == '>')
+            tag = *c == '<';
+        else if (tag && (strncmp(c, "nan", 3) == 0 || strncmp(c, "inf", 3) == 0))
+            return true;
+    }
+    return false;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0)
@@ -55,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     curves log = {0};
     if (curves_read(&log, data[0] % 2 ? as_csv(path) : path) == 0) {
         char *svg = picture(&log, false);
-        must(!strstr(svg, "\"nan") && !strstr(svg, "\"-nan") && !strstr(svg, " nan") && !strstr(svg, "inf,"));
+        must(!tags_have_nan(svg));
         free(svg);
         free(picture(&log, true));
     }
