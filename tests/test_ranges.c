@@ -1,5 +1,6 @@
 /* The allocator below the CUDA device's memory, on any machine: random blocks against an oracle that knows what every
  * byte and every granule is used for. */
+#include "device/cuda/holes.c"
 #include "device/cuda/ranges.c"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,13 +45,33 @@ static void make(kiln_ranges *r, machine *m, int64_t most)
     assert_true(kiln_ranges_init(r, (uint64_t)GRANULE * GRANULES, GRANULE, (kiln_granules){m, map, unmap}));
 }
 
-static void check_figures(const kiln_ranges *r, const machine *m)
+typedef struct look { /* at holes, one after the other */
+    const machine *m;
+    uint64_t end; /* of the last */
+    int64_t seen;
+} look;
+
+static void check_hole(void *context, kiln_hole *hole)
 {
+    look *l = context;
+    assert_true(hole->bytes > 0 && hole->ready <= hole->bytes);
+    assert_true(!l->seen || l->end < hole->offset); /* in order, and joined */
+    l->end = hole->offset + hole->bytes;
+    l->seen++;
+    for (uint64_t at = hole->offset; at < hole->offset + hole->ready; at += UNIT)
+        assert_true(l->m->mapped[at / GRANULE]);
+    if (hole->ready < hole->bytes)
+        assert_false(l->m->mapped[(hole->offset + hole->ready) / GRANULE]);
+}
+
+static void check_figures(kiln_ranges *r, const machine *m)
+{
+    look l = {m, 0, 0};
     assert_int_equal(m->wrong, 0);
     assert_int_equal(r->mapped, m->count * GRANULE);
-    for (int64_t i = 1; i < r->nholes; i++) /* in order, and joined */
-        assert_true(r->holes[i - 1].offset + r->holes[i - 1].bytes < r->holes[i].offset);
-    assert_true(r->nholes <= r->blocks + 1 && r->nholes <= r->holes_capacity);
+    kiln_holes_each(&r->holes, check_hole, &l);
+    assert_int_equal(l.seen, r->holes.count);
+    assert_true(l.seen <= r->blocks + 1 && l.seen < r->holes.capacity);
 }
 
 static void test_blocks_share_granules(void **state)
@@ -99,7 +120,7 @@ static void test_memory_is_used_first(void **state)
     assert_true(kiln_ranges_take(&r, 2 * GRANULE, &offset));
     assert_int_equal(offset, at[3] + 2 * GRANULE);
     assert_int_equal(m.count, 7);
-    assert_true(kiln_ranges_take(&r, 2 * GRANULE, &offset)); /* then the smallest hole */
+    assert_true(kiln_ranges_take(&r, 2 * GRANULE, &offset)); /* then the first hole */
     assert_int_equal(offset, at[1]);
     check_figures(&r, &m);
     kiln_ranges_free(&r);
@@ -137,6 +158,43 @@ static void test_refusals(void **state)
     kiln_ranges_trim(&r);
     assert_int_equal(m.count, 0);
     kiln_ranges_free(&r);
+}
+
+/* ---- Many holes ---- */
+
+/* How deep the tree is below a node. */
+static int depth(const kiln_holes *h, int64_t i)
+{
+    if (!i)
+        return 0;
+    int left = depth(h, h->nodes[i].left), right = depth(h, h->nodes[i].right);
+    return 1 + (left > right ? left : right);
+}
+
+/* Every other of 100,000 blocks is given back: what looking for a place takes is the depth of the tree. */
+static void test_many_holes(void **state)
+{
+    (void)state;
+    enum { MANY = 100000, BIG = UNIT * MANY };
+    kiln_ranges r;
+    machine m = {.most = 1};
+    uint64_t at;
+    assert_true(kiln_ranges_init(&r, 2 * BIG, 2 * BIG, (kiln_granules){&m, map, unmap}));
+    for (uint64_t i = 0; i < MANY; i++)
+        assert_true(kiln_ranges_take(&r, UNIT, &at) && at == i * UNIT);
+    for (uint64_t i = 0; i < MANY; i += 2)
+        kiln_ranges_give(&r, i * UNIT, UNIT);
+    assert_int_equal(r.holes.count, MANY / 2 + 1);
+    assert_in_range(depth(&r.holes, r.holes.root), 1, 64);         /* 17 at best */
+    assert_true(kiln_ranges_take(&r, 2 * UNIT, &at) && at == BIG); /* behind all of them */
+    kiln_ranges_give(&r, at, 2 * UNIT);
+    for (uint64_t i = 0; i < MANY; i += 2)
+        assert_true(kiln_ranges_take(&r, 1, &at) && at == i * UNIT);
+    for (uint64_t i = 0; i < MANY; i++)
+        kiln_ranges_give(&r, i * UNIT, UNIT);
+    assert_int_equal(r.holes.count, 1);
+    kiln_ranges_free(&r);
+    assert_int_equal(m.count, 0);
 }
 
 /* ---- Random blocks ---- */
@@ -227,7 +285,7 @@ static void test_random_blocks(void **state)
                 give(&o, i);
         check_trimmed(&o);
         assert_int_equal(o.m.count, 0);
-        assert_int_equal(o.r.nholes, 1);
+        assert_int_equal(o.r.holes.count, 1);
         kiln_ranges_free(&o.r);
     }
 }
@@ -236,6 +294,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_share_granules),
                                        cmocka_unit_test(test_memory_is_used_first), cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_random_blocks)};
+                                       cmocka_unit_test(test_many_holes), cmocka_unit_test(test_random_blocks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Blocks in a range of addresses: best fit, neighbours joined, memory by the granule. */
+/* Blocks in a range of addresses: the first fit, in what has memory if it can be, neighbours joined, memory by the
+ * granule. */
 #include "device/cuda/ranges.h"
 #include <string.h>
 #include "core/alloc.h"
@@ -13,9 +14,9 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
 bool kiln_ranges_init(kiln_ranges *r, uint64_t bytes, uint64_t granule, kiln_granules granules)
 {
     *r = (kiln_ranges){.granule = granule, .granules = granules};
-    if (!KILN_GROW(r->holes, r->holes_capacity, 2))
+    if (!kiln_holes_reserve(&r->holes, 1))
         return false;
-    r->holes[r->nholes++] = (kiln_hole){0, bytes};
+    kiln_holes_add(&r->holes, (kiln_hole){.bytes = bytes});
     return true;
 }
 
@@ -26,13 +27,14 @@ static bool has_memory(const kiln_ranges *r, uint64_t granule)
     return granule < (uint64_t)r->nbacked && r->backed[granule] != EMPTY;
 }
 
-/* How many granules a block there would need that have no memory yet. */
-static uint64_t missing(const kiln_ranges *r, uint64_t offset, uint64_t bytes)
+/* How many bytes of a hole have memory, from its beginning on. */
+static uint64_t ready_bytes(const kiln_ranges *r, const kiln_hole *hole)
 {
-    uint64_t n = 0, last = (offset + bytes - 1) / r->granule;
-    for (uint64_t g = offset / r->granule; g <= last; g++)
-        n += !has_memory(r, g);
-    return n;
+    uint64_t end = hole->offset + hole->bytes, g = hole->offset / r->granule;
+    while (g * r->granule < end && has_memory(r, g))
+        g++;
+    uint64_t to = g * r->granule;
+    return to <= hole->offset ? 0 : (to < end ? to : end) - hole->offset;
 }
 
 /* The end of the run of granules like `from`, at most `end`. */
@@ -81,108 +83,72 @@ static bool back(kiln_ranges *r, uint64_t first, uint64_t end)
 
 /* ---- Blocks ---- */
 
-/* The hole where a block takes the least new memory; of those the smallest, so that large ones last. -1: none. */
-static int64_t best_hole(const kiln_ranges *r, uint64_t bytes)
-{
-    int64_t best = -1;
-    uint64_t least = 0;
-    for (int64_t i = 0; i < r->nholes; i++) {
-        if (r->holes[i].bytes < bytes)
-            continue;
-        uint64_t need = missing(r, r->holes[i].offset, bytes);
-        if (best < 0 || need < least || (need == least && r->holes[i].bytes < r->holes[best].bytes)) {
-            best = i;
-            least = need;
-        }
-    }
-    return best;
-}
-
-static void remove_hole(kiln_ranges *r, int64_t i)
-{
-    r->nholes--;
-    memmove(r->holes + i, r->holes + i + 1, (size_t)(r->nholes - i) * sizeof *r->holes);
-}
-
 bool kiln_ranges_take(kiln_ranges *r, uint64_t bytes, uint64_t *offset)
 {
+    kiln_hole hole;
     if (!bytes || bytes > UINT64_MAX - KILN_RANGES_ALIGN)
         return false;
     bytes = round_up(bytes, KILN_RANGES_ALIGN);
-    /* There are at most as many holes as blocks and one more: now, so that giving back cannot fail. */
-    int64_t i = KILN_GROW(r->holes, r->holes_capacity, r->blocks + 2) ? best_hole(r, bytes) : -1;
-    if (i < 0)
+    /* There are at most as many holes as blocks and one more: room now, so that giving back cannot fail. */
+    if (!kiln_holes_reserve(&r->holes, r->blocks + 2) || !kiln_holes_find(&r->holes, bytes, &hole))
         return false;
-    kiln_hole *hole = &r->holes[i];
-    if (!back(r, hole->offset / r->granule, (hole->offset + bytes - 1) / r->granule + 1))
+    bool ready = hole.ready >= bytes;
+    if (!ready && !back(r, hole.offset / r->granule, (hole.offset + bytes - 1) / r->granule + 1))
         return false;
-    *offset = hole->offset;
-    hole->offset += bytes;
-    hole->bytes -= bytes;
-    if (!hole->bytes)
-        remove_hole(r, i);
+    kiln_holes_take_at(&r->holes, hole.offset, &hole);
+    *offset = hole.offset;
+    hole.offset += bytes;
+    hole.bytes -= bytes;
+    hole.ready = ready ? hole.ready - bytes : ready_bytes(r, &hole);
+    if (hole.bytes)
+        kiln_holes_add(&r->holes, hole);
     r->blocks++;
     return true;
 }
 
-/* The first hole behind an offset. */
-static int64_t hole_behind(const kiln_ranges *r, uint64_t offset)
+/* The hole that two neighbours make. */
+static kiln_hole joined(kiln_hole a, kiln_hole b)
 {
-    int64_t low = 0, high = r->nholes;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (r->holes[middle].offset < offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return (kiln_hole){a.offset, a.bytes + b.bytes, a.ready + (a.ready == a.bytes ? b.ready : 0)};
 }
 
 void kiln_ranges_give(kiln_ranges *r, uint64_t offset, uint64_t bytes)
 {
     bytes = round_up(bytes, KILN_RANGES_ALIGN);
-    int64_t i = hole_behind(r, offset);
+    kiln_hole hole = {offset, bytes, bytes}, neighbour;
+    if (kiln_holes_take_until(&r->holes, offset, &neighbour))
+        hole = joined(neighbour, hole);
+    if (kiln_holes_take_at(&r->holes, offset + bytes, &neighbour))
+        hole = joined(hole, neighbour);
+    kiln_holes_add(&r->holes, hole);
     r->blocks--;
-    bool before = i > 0 && r->holes[i - 1].offset + r->holes[i - 1].bytes == offset;
-    bool after = i < r->nholes && offset + bytes == r->holes[i].offset;
-    if (before) {
-        r->holes[i - 1].bytes += bytes + (after ? r->holes[i].bytes : 0);
-        if (after)
-            remove_hole(r, i);
-    } else if (after) {
-        r->holes[i].offset = offset;
-        r->holes[i].bytes += bytes;
-    } else {
-        memmove(r->holes + i + 1, r->holes + i, (size_t)(r->nholes - i) * sizeof *r->holes);
-        r->holes[i] = (kiln_hole){offset, bytes};
-        r->nholes++;
+}
+
+static void trim_hole(void *ranges, kiln_hole *hole)
+{
+    kiln_ranges *r = ranges;
+    uint64_t first = round_up(hole->offset, r->granule) / r->granule;
+    uint64_t end = (hole->offset + hole->bytes) / r->granule;
+    if (end > (uint64_t)r->nbacked)
+        end = (uint64_t)r->nbacked;
+    for (uint64_t g = first, to; g < end; g = to) {
+        to = run_end(r, g, end);
+        if (r->backed[g] == BACKED)
+            unmap_run(r, g, to);
     }
+    hole->ready = ready_bytes(r, hole);
 }
 
 void kiln_ranges_trim(kiln_ranges *r)
 {
-    for (int64_t i = 0; i < r->nholes; i++) {
-        uint64_t first = round_up(r->holes[i].offset, r->granule) / r->granule;
-        uint64_t end = (r->holes[i].offset + r->holes[i].bytes) / r->granule;
-        if (end > (uint64_t)r->nbacked)
-            end = (uint64_t)r->nbacked;
-        for (uint64_t g = first, to; g < end; g = to) {
-            to = run_end(r, g, end);
-            if (r->backed[g] == BACKED)
-                unmap_run(r, g, to);
-        }
-    }
+    kiln_holes_each(&r->holes, trim_hole, r);
 }
 
 void kiln_ranges_free(kiln_ranges *r)
 {
-    if (r->holes) {
-        r->holes[0] = (kiln_hole){0, (uint64_t)r->nbacked * r->granule};
-        r->nholes = 1;
-        kiln_ranges_trim(r);
-    }
-    kiln_free(r->holes);
+    if (r->nbacked)
+        trim_hole(r, &(kiln_hole){.bytes = (uint64_t)r->nbacked * r->granule});
+    kiln_holes_free(&r->holes);
     kiln_free(r->backed);
     *r = (kiln_ranges){0};
 }

@@ -4,14 +4,9 @@
 #ifndef KILN_CUDA_RANGES_H
 #define KILN_CUDA_RANGES_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "device/cuda/holes.h"
 
 enum { KILN_RANGES_ALIGN = 256 }; /* of blocks: what libraries and vector loads want at most */
-
-typedef struct kiln_hole { /* addresses that no block has */
-    uint64_t offset, bytes;
-} kiln_hole;
 
 typedef struct kiln_granules {
     void *owner;
@@ -22,8 +17,8 @@ typedef struct kiln_granules {
 typedef struct kiln_ranges {
     uint64_t granule; /* bytes */
     kiln_granules granules;
-    kiln_hole *holes; /* by offset, never adjacent; there is room for all that giving blocks back can make */
-    int64_t nholes, holes_capacity, blocks;
+    kiln_holes holes; /* never adjacent; there is room for all that giving blocks back can make */
+    int64_t blocks;
     uint8_t *backed; /* by granule, up to the last one that ever had memory */
     int64_t nbacked, backed_capacity;
     uint64_t mapped; /* bytes that have memory */
