@@ -25,7 +25,7 @@ typedef enum kiln_class {
     KILN_CLASS_ASSIGN,    /* writes into storage that exists already */
     KILN_CLASS_TRANSFER,  /* from one device to another */
     KILN_CLASS_COMPOSITE, /* never a node: `compose` writes it with other operations */
-    KILN_CLASS_PROGRAM    /* several pointwise rows and assignments: planning writes them out (trace/program.h) */
+    KILN_CLASS_FORMULA    /* several pointwise rows and assignments: planning writes them out (trace/formula.h) */
 } kiln_class;
 
 /* What autocast does with an operation's operands. */

@@ -95,10 +95,10 @@ static bool blend(kiln_tensor *average, kiln_tensor *weight, double decay)
 {
     if (!kiln_dtype_is_float(kiln_dtype_of(weight)))
         return kiln_assign(average, weight); /* counters are copied */
-    kiln_program p;
-    kiln_program_begin(&p, KILN_IN(average, weight));
-    kiln_program_assign(&p, 0, kiln_program_put(&p, KILN_PW_lerp, 0, 1, 1 - decay));
-    return kiln_program_record(&p);
+    kiln_formula p;
+    kiln_formula_begin(&p, KILN_IN(average, weight));
+    kiln_formula_assign(&p, 0, kiln_formula_put(&p, KILN_PW_lerp, 0, 1, 1 - decay));
+    return kiln_formula_record(&p);
 }
 
 static bool swap(kiln_tensor *average, kiln_tensor *weight, double decay)

@@ -227,12 +227,12 @@ static void notice_unzeroed(kiln_optim *o, const kiln_optim_param *p)
                 o->rule->op.name, p->name);
 }
 
-/* No update is written there yet. It is mostly room for the program, which is not cleared. */
+/* No update is written there yet. It is mostly room for the formula, which is not cleared. */
 static void begin_updates(kiln_update *u)
 {
     u->options = NULL;
     u->step = 0;
-    u->program.call.nin = 0;
+    u->formula.call.nin = 0;
 }
 
 /* The parameter's next update. In most steps it is the one written before it in *u, of other tensors: formulas look at
@@ -244,14 +244,14 @@ static void write_update(kiln_optim *o, const kiln_optim_param *p, kiln_update *
     for (int k = 0; k < KILN_OPTIM_STATES; k++)
         if ((in[KILN_UPDATE_STATE + k] = p->state[k]))
             n = KILN_UPDATE_STATE + k + 1;
-    if (u->options == &o->groups[p->group] && u->step == p->steps + 1 && u->program.call.nin == n) {
-        kiln_program_set_inputs(&u->program, in);
+    if (u->options == &o->groups[p->group] && u->step == p->steps + 1 && u->formula.call.nin == n) {
+        kiln_formula_set_inputs(&u->formula, in);
         return;
     }
     u->options = &o->groups[p->group];
     u->step = p->steps + 1;
     u->powers = o->powers;
-    kiln_program_begin(&u->program, in, n);
+    kiln_formula_begin(&u->formula, in, n);
     o->rule->update(u);
 }
 
@@ -260,7 +260,7 @@ static bool update_one(kiln_optim *o, int64_t i, kiln_update *u)
     kiln_trace *tr = kiln_trace_current();
     int64_t at = tr->nfloats;
     write_update(o, &o->params[i], u);
-    return kiln_program_record(&u->program) && kiln_trace_vary(tr, o, i, at, u->program.call.attrs.nfloats);
+    return kiln_formula_record(&u->formula) && kiln_trace_vary(tr, o, i, at, u->formula.call.attrs.nfloats);
 }
 
 /* The updates of all parameters on one device, and the receipt for them. */
@@ -331,7 +331,7 @@ bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count)
     kiln_update u;
     begin_updates(&u);
     write_update(o, &o->params[i], &u);
-    const kiln_attrs *attrs = &u.program.call.attrs;
+    const kiln_attrs *attrs = &u.formula.call.attrs;
     if (attrs->nfloats != count)
         return false;
     memcpy(to, attrs->f, (size_t)count * sizeof *to);

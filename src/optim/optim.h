@@ -5,7 +5,7 @@
 
 #include "kiln/optim.h"
 #include "plan/rerun.h"
-#include "trace/program.h"
+#include "trace/formula.h"
 
 enum { KILN_OPTIM_STATES = 3 };
 
@@ -24,7 +24,7 @@ typedef struct kiln_update {
     const kiln_optim_options *options;
     int64_t step;             /* of this parameter, from 1 */
     kiln_optim_power *powers; /* two of them */
-    kiln_program program;
+    kiln_formula formula;
 } kiln_update;
 
 /* An optimizer is one record. */

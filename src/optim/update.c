@@ -1,4 +1,4 @@
-/* The optimizers' formulas, each written once as a program (trace/program.h), PyTorch's to the letter (lion: its
+/* The optimizers' formulas, each written once as a formula (trace/formula.h), PyTorch's to the letter (lion: its
  * paper's). Where the step puts them is the planner's to arrange: an update that follows a weight's gradient ends up in
  * the kernel that computes the gradient. The chains are written so that the CPU joins them (device/cpu/join.def). */
 #include <math.h>
@@ -14,17 +14,17 @@ enum { P = KILN_UPDATE_PARAMETER, G = KILN_UPDATE_GRADIENT, STATE0 = KILN_UPDATE
 #define ROW1(name, row)                                                                                                \
     static reg name(kiln_update *u, reg a)                                                                             \
     {                                                                                                                  \
-        return kiln_program_put(&u->program, KILN_PW_##row, a, 0, 0);                                                  \
+        return kiln_formula_put(&u->formula, KILN_PW_##row, a, 0, 0);                                                  \
     }
 #define ROW1S(name)                                                                                                    \
     static reg name(kiln_update *u, reg a, double s)                                                                   \
     {                                                                                                                  \
-        return kiln_program_put(&u->program, KILN_PW_##name, a, 0, s);                                                 \
+        return kiln_formula_put(&u->formula, KILN_PW_##name, a, 0, s);                                                 \
     }
 #define ROW2(name)                                                                                                     \
     static reg name(kiln_update *u, reg a, reg b)                                                                      \
     {                                                                                                                  \
-        return kiln_program_put(&u->program, KILN_PW_##name, a, b, 0);                                                 \
+        return kiln_formula_put(&u->formula, KILN_PW_##name, a, b, 0);                                                 \
     }
 ROW1(square_root, sqrt)
 ROW1(sign, sign)
@@ -39,7 +39,7 @@ ROW2(maximum)
 /* The parameter, or a state, holds the value from now on. */
 static void assign(kiln_update *u, reg to, reg value)
 {
-    kiln_program_assign(&u->program, to, value);
+    kiln_formula_assign(&u->formula, to, value);
 }
 
 /* ---- What formulas share ---- */

@@ -40,7 +40,7 @@ typedef struct kiln_draft_group {
 } kiln_draft_group;
 
 typedef struct kiln_draft {
-    const kiln_trace *tr; /* the segment's, or a copy of it in which programs are written out */
+    const kiln_trace *tr; /* the segment's, or a copy of it in which formulas are written out */
     kiln_arena scratch;   /* gone when the plan is finished */
     kiln_arena *pool;     /* the plan's own */
     kiln_plan *plan;
@@ -88,7 +88,7 @@ bool kiln_draft_in_order(const kiln_draft *d, int32_t value);
 int64_t kiln_draft_numel(const kiln_value *v);
 
 bool kiln_draft_vary(kiln_draft *d);    /* offsets become run-time numbers */
-bool kiln_draft_expand(kiln_draft *d);  /* writes out programs */
+bool kiln_draft_expand(kiln_draft *d);  /* writes out formulas */
 bool kiln_draft_import(kiln_draft *d);  /* numbers values, finds what must be kept */
 bool kiln_draft_merge(kiln_draft *d);   /* common subexpressions, copies that need not be made */
 void kiln_draft_prune(kiln_draft *d);   /* marks what is live */

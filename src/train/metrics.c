@@ -7,7 +7,7 @@
 #include "core/fail.h"
 #include "kiln/grad.h"
 #include "kiln/ops.h"
-#include "trace/program.h"
+#include "trace/formula.h"
 #include "trace/trace.h"
 
 static const unsigned asked_by[KILN_SUMS] = {~0u, KILN_ACCURACY, KILN_TOP5, KILN_MAE};
@@ -82,17 +82,17 @@ double kiln_meter_keep(const kiln_meter *m)
 /* sum = sum·keep + value·scale */
 static bool add_to(const kiln_meter *m, int which, kiln_tensor *value, double scale)
 {
-    kiln_program p;
+    kiln_formula p;
     kiln_tensor *sum = m->sum[which];
     kiln_trace *tr = kiln_trace_current();
     if (!tr || !(value = kiln_cast(value, KILN_F32)))
         return false;
     int64_t at = tr->nfloats;
-    kiln_program_begin(&p, KILN_IN(sum, value));
-    kiln_register more = kiln_program_put(&p, KILN_PW_mul_scalar, 1, 0, scale);
-    kiln_register kept = kiln_program_put(&p, KILN_PW_mul_scalar, 0, 0, kiln_meter_keep(m));
-    kiln_program_assign(&p, 0, kiln_program_put(&p, KILN_PW_add, kept, more, 0));
-    return kiln_program_record(&p) && kiln_trace_vary(tr, m, which, at + 1, 1);
+    kiln_formula_begin(&p, KILN_IN(sum, value));
+    kiln_register more = kiln_formula_put(&p, KILN_PW_mul_scalar, 1, 0, scale);
+    kiln_register kept = kiln_formula_put(&p, KILN_PW_mul_scalar, 0, 0, kiln_meter_keep(m));
+    kiln_formula_assign(&p, 0, kiln_formula_put(&p, KILN_PW_add, kept, more, 0));
+    return kiln_formula_record(&p) && kiln_trace_vary(tr, m, which, at + 1, 1);
 }
 
 static kiln_tensor *count_true(kiln_tensor *condition)
