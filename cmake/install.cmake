@@ -14,5 +14,10 @@ configure_file(cmake/kiln.pc.in kiln.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/kiln.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 # The command's manual and its completion in bash.
-install(FILES docs/kiln.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES tools/completion/kiln.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME kiln)
+configure_file(docs/kiln.1 kiln.1 @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/kiln.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+if(TARGET kiln-cli)
+    add_custom_command(TARGET kiln-cli POST_BUILD COMMAND kiln-cli completion > ${PROJECT_BINARY_DIR}/kiln.bash VERBATIM)
+    install(FILES ${PROJECT_BINARY_DIR}/kiln.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+        RENAME kiln)
+endif()

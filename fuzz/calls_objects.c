@@ -318,13 +318,21 @@ const kiln_optim_options *optimizer_options(void)
     o.momentum = byte() % 2 ? 0 : any_number();
     o.beta1 = byte() % 2 ? 0 : any_number();
     o.eps = byte() % 2 ? 0 : any_number();
+    o.iterations = byte() % 4 ? 0 : any_number();
+    o.max_rms = byte() % 4 ? 0 : any_number();
+    o.match_rms = byte() % 8 == 0;
+    o.adamw = byte() % 8 == 0;
+    o.exact = byte() % 8 == 0;
     return byte() % 8 ? &o : NULL;
 }
 
 const char *optimizer_name(void)
 {
-    static const char *const names[] = {"adam", "sgd", "adamw", "rmsprop", "adagrad", "lion", "adan", "", NULL};
-    return PICK(names);
+    static const char *const bad[] = {"adan", "", NULL};
+    int n = 0;
+    while (kiln_optim_names()[n])
+        n++;
+    return byte() % 8 ? kiln_optim_names()[byte() % n] : PICK(bad);
 }
 
 const kiln_loader_options *loader_options(void)

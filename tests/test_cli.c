@@ -62,14 +62,14 @@ static void test_help(void **state)
     }
 }
 
-/* Every option of every --help is in the manual and in the completion, which is as the command makes it. */
+/* Every option of every --help is in the manual and in the completion. */
 static void test_manual_and_completion(void **state)
 {
     (void)state;
     char *manual = slurp(test_file("../docs/kiln.1"), NULL);
-    char *completion = slurp(test_file("../tools/completion/kiln.bash"), NULL);
     assert_int_equal(shell("$K completion"), 0);
-    assert_string_equal(out, completion);
+    char *completion = strdup(out);
+    assert_non_null(completion);
     for (int i = 0; i < COMMANDS; i++) {
         char word[80];
         snprintf(word, sizeof word, ".Cm %s", names[i]);
@@ -102,18 +102,18 @@ static void test_completion_runs(void **state)
     (void)state;
     if (shell("command -v bash") != 0)
         skip_because("bash is not installed");
-    const char *ask = "bash -c 'compopt() { :; }; source %s; "
+    const char *ask = "bash -c 'compopt() { :; }; source <($K completion); "
                       "COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _kiln; echo \"${COMPREPLY[@]}\"'";
     char line[2048];
     const struct {
         const char *words, *want;
     } cases[] = {{"kiln tr", "train\n"},
                  {"kiln train --sched", "--schedule\n"},
-                 {"kiln train --optim ad", "adam adamw adagrad\n"},
+                 {"kiln train --optim ad", "adadelta adafactor adagrad adam adamw\n"},
                  {"kiln train --model len", "lenet\n"},
                  {"kiln train --optim = lio", "lion\n"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        snprintf(line, sizeof line, ask, test_file("../tools/completion/kiln.bash"), cases[i].words);
+        snprintf(line, sizeof line, ask, cases[i].words);
         expect(0, cases[i].want, line);
     }
 }

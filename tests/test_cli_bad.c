@@ -43,7 +43,7 @@ static void test_options(void **state)
     expect(64, "a size in bytes", "$K train --mem-limit 0x10");
     expect(64, "--data needs a value", "$K train --data ''");
     expect(64, "at most 16 numbers", "$K bench --batch 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17");
-    expect(64, "--momentum is for --optim sgd and rmsprop", "$K train --data digits:20 --momentum 0.5");
+    expect(64, "--momentum: adam has none; sgd, rmsprop and muon do", "$K train --data digits:20 --momentum 0.5");
     expect(64, "a whole number", "$K train --schedule step:every=1.5");
     expect(64, "--crop -1: expected a whole number", "$K train --crop -1");
     expect(64, "images of digits are only 28 x 28 pixels", "$K train --data digits:20 --crop 28");

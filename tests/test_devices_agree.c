@@ -178,6 +178,12 @@ static const work works[] = {
     {"mlp, rmsprop", "mlp", "rmsprop", {.lr = 1e-3, .momentum = 0.5, .centered = true}, 0},
     {"mlp, adagrad", "mlp", "adagrad", {.lr = 1e-2, .lr_decay = 0.1}, 0},
     {"mlp, lion", "mlp", "lion", {.lr = 1e-4}, 0},
+    {"mlp, adadelta", "mlp", "adadelta", {.lr = 0.5}, 0},
+    {"mlp, nadam", "mlp", "nadam", {.lr = 1e-3}, 0},
+    {"mlp, radam", "mlp", "radam", {.lr = 1e-3}, 0},
+    {"lenet, adafactor", "lenet", "adafactor", {.lr = 1e-2}, 0},
+    {"mlp, lamb", "mlp", "lamb", {.lr = 1e-3}, 0},
+    {"lenet, muon", "lenet", "muon", {.lr = 1e-3, .match_rms = true}, 0},
 };
 
 static void test_steps(void **state)

@@ -58,7 +58,8 @@ static void test_bad_options(void **state)
     assert_non_null(strstr(kiln_last_error()->hint, "did you mean \"adamw\""));
     expect_error(KILN_E_ARGUMENT, "optim", "AdmaW");
     assert_null(optim_with("gradient descent by hand, and a long name at that", p, (kiln_optim_options){0}));
-    assert_non_null(strstr(kiln_last_error()->hint, "there are: sgd, adam, adamw, rmsprop, adagrad, lion"));
+    assert_non_null(
+        strstr(kiln_last_error()->hint, "there are: adadelta, adafactor, adagrad, adam, adamw, lamb, lion, muon"));
     expect_error(KILN_E_ARGUMENT, "optim", "gradient descent");
     assert_null(optim_with(NULL, p, (kiln_optim_options){0}));
     expect_error(KILN_E_ARGUMENT, "optim", "NULL");
@@ -92,6 +93,75 @@ static void test_bad_options(void **state)
     kiln_optim_free(NULL);
     assert_true(kiln_ok());
     free_trainer(&t);
+}
+
+/* Every name makes an optimizer, and its defaults are what it has when nothing is given. */
+static void test_names(void **state)
+{
+    (void)state;
+    int n = 0;
+    for (const char *const *name = kiln_optim_names(); *name; name++, n++) {
+        kiln_optim_options o = kiln_optim_defaults(*name);
+        assert_true(o.exact && o.size == sizeof o);
+        trainer filled = make_params(), given = make_trainer(*name, (kiln_optim_options){0});
+        filled.o = kiln_optim_new(*name, params_of(&filled), &o);
+        assert_non_null(filled.o);
+        assert_string_equal(kiln_optim_name(filled.o), *name);
+        assert_true(kiln_optim_lr(filled.o, 0) == o.lr && kiln_optim_lr(given.o, 0) == o.lr);
+        for (int i = 0; i < 3; i++)
+            assert_true(train(&filled, i, 0) && train(&given, i, 0));
+        float want[VALUES];
+        read_values(&given, want);
+        assert_same_values(&filled, want);
+        free_trainer(&filled);
+        free_trainer(&given);
+    }
+    assert_true(n >= 12);
+    assert_true(kiln_optim_defaults("adan").lr == 0);
+    expect_error(KILN_E_ARGUMENT, "optim", "adan");
+}
+
+/* In a struct that began as the defaults, 0 means 0 and false means false. */
+static void test_exact_options(void **state)
+{
+    (void)state;
+    float want[VALUES], got[VALUES];
+    kiln_optim_options o = kiln_optim_defaults("adamw");
+    o.weight_decay = 0;
+    o.beta1 = 0;
+    trainer a = make_params(),
+            b = make_trainer("adamw", (kiln_optim_options){.weight_decay = KILN_ZERO, .beta1 = KILN_ZERO});
+    a.o = kiln_optim_new("adamw", params_of(&a), &o);
+    assert_true(a.o && train(&a, 0, 0) && train(&a, 1, 0) && train(&b, 0, 0) && train(&b, 1, 0));
+    read_values(&b, want);
+    assert_same_values(&a, want);
+    free_trainer(&a);
+    free_trainer(&b);
+
+    o = kiln_optim_defaults("muon"); /* a flag that is set by default */
+    o.nesterov = false;
+    a = make_params();
+    a.o = kiln_optim_new("muon", params_of(&a), &o);
+    b = make_trainer("muon", (kiln_optim_options){0});
+    assert_true(a.o && train(&a, 0, 0) && train(&a, 1, 0) && train(&b, 0, 0) && train(&b, 1, 0));
+    read_values(&a, got);
+    read_values(&b, want);
+    assert_memory_not_equal(got, want, CLASSES * FEATURES * sizeof *got);
+    free_trainer(&a);
+    free_trainer(&b);
+
+    a = make_params();
+    o = kiln_optim_defaults("sgd");
+    o.beta1 = 0.5;
+    assert_null(kiln_optim_new("sgd", params_of(&a), &o));
+    expect_error(KILN_E_ARGUMENT, "sgd", "sgd has no beta1");
+    o = kiln_optim_defaults("adafactor");
+    o.max_rms = 0;
+    assert_null(kiln_optim_new("adafactor", params_of(&a), &o));
+    expect_error(KILN_E_ARGUMENT, "adafactor", "max_rms is 0, but must be a number of at least 1");
+    assert_null(kiln_optim_muon(params_of(&a), .iterations = 2.5));
+    expect_error(KILN_E_ARGUMENT, "muon", "whole");
+    free_trainer(&a);
 }
 
 static void test_bad_schedules(void **state)
@@ -289,7 +359,31 @@ static void test_restored(void **state)
     for (int k = 0; k < KINDS; k++)
         check_restored(kinds[k].name, kinds[k].options);
     check_restored("rmsprop", (kiln_optim_options){.momentum = 0.5, .centered = true});
-    check_restored("lion", (kiln_optim_options){.weight_decay = 0.1});
+    for (const char *const *name = kiln_optim_names(); *name; name++)
+        check_restored(*name, (kiln_optim_options){.weight_decay = 0.1});
+}
+
+static void check_state(const char *kind, int n, const char *const *names_of_it, const int64_t *elements)
+{
+    trainer t = make_trainer(kind, (kiln_optim_options){0});
+    kiln_params list = kiln_optim_state(t.o);
+    assert_int_equal(list.count, n + 1);
+    for (int i = 0; i < n; i++) {
+        assert_string_equal(list.names[i], names_of_it[i]);
+        assert_int_equal(kiln_numel(list.tensors[i]), elements[i]);
+    }
+    assert_string_equal(list.names[n], "skipped");
+    free_trainer(&t);
+}
+
+/* States of other shapes than the parameter's, and of another rule. */
+static void test_state_shapes(void **state)
+{
+    (void)state;
+    check_state("adafactor", 3, (const char *const[]){"0.weight.row_var", "0.weight.col_var", "0.bias.variance"},
+                (const int64_t[]){CLASSES, FEATURES, CLASSES});
+    check_state("muon", 3, (const char *const[]){"0.weight.momentum_buffer", "0.bias.exp_avg", "0.bias.exp_avg_sq"},
+                (const int64_t[]){CLASSES * FEATURES, CLASSES, CLASSES});
 }
 
 static void test_state(void **state)
@@ -327,11 +421,9 @@ static void test_state(void **state)
 /* ---- Plans ---- */
 
 /* Rates and corrections that change do not make new plans; the updates are the optimizer's. */
-static void test_replayed(void **state)
+static void check_replayed(const char *kind)
 {
-    (void)state;
-    skip_if_eager();
-    trainer t = make_trainer("adam", (kiln_optim_options){.lr = 0.1});
+    trainer t = make_trainer(kind, (kiln_optim_options){.lr = 0.1});
     uint64_t allocations = 0;
     core_use_up_handles();
     kiln_plan_cache_set_capacity(0);
@@ -355,6 +447,15 @@ static void test_replayed(void **state)
         kiln_string_free(text);
     }
     free_trainer(&t);
+}
+
+static void test_replayed(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    check_replayed("adam"); /* a formula */
+    check_replayed("lamb"); /* compositions */
+    check_replayed("muon");
 }
 
 /* ---- Modules that move, and averages ---- */
@@ -524,7 +625,8 @@ int main(void)
         core_test(test_frozen),        core_test(test_restored),
         core_test(test_state),         core_test(test_replayed),
         core_test(test_moved),         core_test(test_ema),
-        core_test(test_clip),
+        core_test(test_clip),          core_test(test_names),
+        core_test(test_exact_options), core_test(test_state_shapes),
     };
     return CORE_MAIN(tests);
 }

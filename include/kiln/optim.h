@@ -11,35 +11,66 @@ extern "C" {
 
 typedef struct kiln_optim kiln_optim;
 
-/* One list of options for all; each optimizer reads those it has and refuses others that are set. 0 stands for
- * PyTorch's default; where 0 itself is meant and is not the default, write KILN_ZERO. */
+/* One list of options for all; each optimizer reads those it has and refuses others that are set. 0 stands for the
+ * default, which is PyTorch's where PyTorch has the optimizer; where 0 itself is meant and is not the default, write
+ * KILN_ZERO, or begin with kiln_optim_defaults, in whose struct every field means what it says. */
 #define KILN_ZERO (-1.0)
 typedef struct kiln_optim_options {
-    size_t size;                /* of the struct; the macros set it */
-    double lr;                  /* sgd 1e-3, adam 1e-3, adamw 1e-3, rmsprop 1e-2, adagrad 1e-2, lion 1e-4 */
-    double weight_decay;        /* 0; adamw 1e-2; decoupled in adamw and lion, else added to the gradient */
-    double momentum;            /* sgd, rmsprop: 0 */
-    double dampening;           /* sgd: 0 */
-    bool nesterov;              /* sgd */
-    double beta1, beta2;        /* adam, adamw: 0.9, 0.999; lion: 0.9, 0.99 */
-    double eps;                 /* adam, adamw, rmsprop: 1e-8; adagrad: 1e-10 */
-    bool amsgrad;               /* adam, adamw */
-    double alpha;               /* rmsprop: 0.99 */
-    bool centered;              /* rmsprop */
-    double lr_decay;            /* adagrad: 0 */
+    size_t size;         /* of the struct; the macros set it */
+    double lr;           /* 1e-3; adadelta 1, adafactor, adagrad, rmsprop 1e-2, nadam 2e-3, lion 1e-4 */
+    double weight_decay; /* 0; adamw, lamb 1e-2, muon 0.1; decoupled in adafactor, adamw, lion, muon, part of what
+                            is scaled in lamb, else added to the gradient */
+    double momentum;     /* sgd, rmsprop: 0; muon: 0.95 */
+    double dampening;    /* sgd: 0 */
+    bool nesterov;       /* sgd; muon: yes */
+    double beta1, beta2; /* adam and its kin, lamb, muon's adamw: 0.9, 0.999; lion: 0.9, 0.99 */
+    double eps;          /* 1e-8; adagrad 1e-10, adadelta, lamb 1e-6, muon 1e-7, adafactor the type's precision */
+    bool amsgrad;        /* adam, adamw */
+    double alpha;        /* rmsprop: 0.99 */
+    bool centered;       /* rmsprop */
+    double lr_decay;     /* adagrad: 0 */
     double initial_accumulator; /* adagrad: 0 */
+    double rho;                 /* adadelta: 0.9 */
+    double momentum_decay;      /* nadam: 4e-3 */
+    bool decoupled;             /* nadam, radam: weight decay as adamw's */
+    double beta2_decay;         /* adafactor: 0.8; 1 - beta2 of step t is t to the power of minus it */
+    double eps2;                /* adafactor: 1e-3; steps are relative to the parameter's size, or to this */
+    double max_rms;             /* adafactor: 1; how large an update may be before it is scaled down */
+    double iterations;          /* muon: 5 */
+    bool match_rms;             /* muon: steps as large as adamw's, so that its rate and decay fit */
+    bool adamw;                 /* muon: this group's parameters are updated by adamw (embeddings, heads) */
+    bool exact;                 /* set by kiln_optim_defaults: 0 means 0, false means false */
 } kiln_optim_options;
 
 /* kiln_optim_adam(kiln_parameters(model), .lr = 1e-3). The parameters must outlive the optimizer. NULL with an error.
- */
-#define kiln_optim_sgd(...)     KILN_CALL2_(kiln_optim_new, kiln_optim_options, "sgd", __VA_ARGS__, )
-#define kiln_optim_adam(...)    KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adam", __VA_ARGS__, )
-#define kiln_optim_adamw(...)   KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adamw", __VA_ARGS__, )
-#define kiln_optim_rmsprop(...) KILN_CALL2_(kiln_optim_new, kiln_optim_options, "rmsprop", __VA_ARGS__, )
-#define kiln_optim_adagrad(...) KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adagrad", __VA_ARGS__, )
-#define kiln_optim_lion(...)    KILN_CALL2_(kiln_optim_new, kiln_optim_options, "lion", __VA_ARGS__, )
+ * muon is for matrices: parameters of one dim are updated by adamw with the same options. */
+#define kiln_optim_sgd(...)       KILN_CALL2_(kiln_optim_new, kiln_optim_options, "sgd", __VA_ARGS__, )
+#define kiln_optim_adam(...)      KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adam", __VA_ARGS__, )
+#define kiln_optim_adamw(...)     KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adamw", __VA_ARGS__, )
+#define kiln_optim_nadam(...)     KILN_CALL2_(kiln_optim_new, kiln_optim_options, "nadam", __VA_ARGS__, )
+#define kiln_optim_radam(...)     KILN_CALL2_(kiln_optim_new, kiln_optim_options, "radam", __VA_ARGS__, )
+#define kiln_optim_rmsprop(...)   KILN_CALL2_(kiln_optim_new, kiln_optim_options, "rmsprop", __VA_ARGS__, )
+#define kiln_optim_adagrad(...)   KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adagrad", __VA_ARGS__, )
+#define kiln_optim_adadelta(...)  KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adadelta", __VA_ARGS__, )
+#define kiln_optim_adafactor(...) KILN_CALL2_(kiln_optim_new, kiln_optim_options, "adafactor", __VA_ARGS__, )
+#define kiln_optim_lamb(...)      KILN_CALL2_(kiln_optim_new, kiln_optim_options, "lamb", __VA_ARGS__, )
+#define kiln_optim_lion(...)      KILN_CALL2_(kiln_optim_new, kiln_optim_options, "lion", __VA_ARGS__, )
+#define kiln_optim_muon(...)      KILN_CALL2_(kiln_optim_new, kiln_optim_options, "muon", __VA_ARGS__, )
 KILN_API kiln_optim *kiln_optim_new(const char *name, kiln_params params, const kiln_optim_options *options);
 KILN_API void kiln_optim_free(kiln_optim *o);
+
+/* The names of all optimizers, in alphabetical order, with NULL at the end. */
+KILN_API const char *const *kiln_optim_names(void);
+
+/* Whether an optimizer has an option: ("sgd", "momentum"). False with an error when there is no such optimizer. */
+KILN_API bool kiln_optim_has_option(const char *name, const char *option);
+
+/* An optimizer's options as they are when none is given. Change fields and hand its address to kiln_optim_new:
+ *     kiln_optim_options o = kiln_optim_defaults("adamw");
+ *     o.weight_decay = 0;
+ *     kiln_optim *optim = kiln_optim_new("adamw", kiln_parameters(model), &o);
+ * All 0 with an error when there is no such optimizer. */
+KILN_API kiln_optim_options kiln_optim_defaults(const char *name);
 
 /* A further group of parameters with options of its own (unset ones are the first group's), also of another module. A
  * parameter is in one group. A name that is there already ("bias" of both) becomes the first of bias.2, bias.3, … that

@@ -8,7 +8,7 @@ static const option options[] = {
     {"model", 0, OPTION_TEXT, "MODEL", "name[:key=value,...] or FILE.yaml (mlp)", 0, 0, "<models>"},
     {"batch", 0, OPTION_COUNTS, "N,...", "batch sizes (32,128,512)", 1, 0, NULL},
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (the model's own)", 1, 1 << 20, NULL},
-    {"optim", 0, OPTION_WORD, "NAME", "sgd adam adamw rmsprop adagrad lion (adam)", 0, 0, OPTIMIZERS},
+    {"optim", 0, OPTION_WORD, "NAME", "(adam)", 0, 0, "<optimizers>"},
     {"seconds", 0, OPTION_NUMBER, "S", "to measure each of them (2)", 0.01, 3600, NULL},
     OPTION_DEVICE,
     OPTION_THREADS,

@@ -35,10 +35,13 @@ typedef struct option {
     const char *value; /* how the value is called in the help: "N", "FILE" */
     const char *about; /* with the default in parentheses */
     double min, max;   /* of a number; max 0: none */
-    /* What a value can be, for checking and completion: words with blanks between them; "<models>", "<files>",
-     * "<folders>" where those are completed. NULL: nothing is known. */
+    /* What a value can be, for checking and completion: words with blanks between them; "<models>", "<optimizers>",
+     * "<files>", "<folders>" where those are completed. NULL: nothing is known. */
     const char *words;
 } option;
+
+/* The words themselves, also where the table has "<optimizers>". */
+const char *option_words(const option *o);
 
 typedef struct command command;
 

@@ -5,6 +5,23 @@
 
 /* ---- --help ---- */
 
+/* Words in lines of 80 behind the options' names. */
+static void help_words(const char *words, FILE *out)
+{
+    enum { LEFT = 24, WIDTH = 80 };
+    size_t at = LEFT;
+    for (const char *w = words; *w; w += strspn(w, " ")) {
+        size_t n = strcspn(w, " ");
+        if (at + n > WIDTH) {
+            fprintf(out, "\n%*s", LEFT, "");
+            at = LEFT;
+        }
+        fprintf(out, "%s%.*s", at > LEFT ? " " : "", (int)n, w);
+        at += n + 1;
+        w += n;
+    }
+}
+
 static void help_option(const option *o, FILE *out)
 {
     char left[40];
@@ -12,7 +29,10 @@ static void help_option(const option *o, FILE *out)
                       : snprintf(left, sizeof left, "--%s", o->name);
     if (o->value)
         snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
-    fprintf(out, "  %-21s %s\n", left, o->about);
+    fprintf(out, "  %-21s ", left);
+    if (option_words(o) != o->words) /* a list that is made, and what the table says of it */
+        help_words(option_words(o), out);
+    fprintf(out, "%s%s\n", option_words(o) != o->words ? " " : "", o->about);
 }
 
 static bool has_models(const command *c)
@@ -25,8 +45,8 @@ static bool has_models(const command *c)
 
 void command_help(const command *c, FILE *out)
 {
-    fprintf(out, "usage: kiln %s [options]%s%s\n%s.\n\n", c->name, c->operands ? " " : "",
-            c->operands ? c->operands : "", c->about ? c->about : "");
+    fprintf(out, "usage: kiln %s [options]%s%s\n%s.\n", c->name, c->operands ? " " : "", c->operands ? c->operands : "",
+            c->about ? c->about : "");
     for (const option *o = c->options; o->name; o++)
         help_option(o, out);
     fputs("  --help                this text\n", out);
@@ -50,6 +70,8 @@ static void case_of(const option *o)
         printf("        --%s) ", o->name);
     if (!o->words)
         printf("COMPREPLY=() ;;\n");
+    else if (option_words(o) != o->words)
+        printf("_kiln_words \"%s\" ;;\n", option_words(o));
     else if (!strcmp(o->words, "<folders>"))
         printf("_kiln_paths -d ;;\n");
     else if (strchr(o->words, '<') && strcmp(o->words, "<models>") != 0)

@@ -54,7 +54,19 @@ bool parse_size(const char *text, uint64_t *out)
     return true;
 }
 
-/* ---- Nearest words ---- */
+/* ---- Words ---- */
+
+const char *option_words(const option *o)
+{
+    static char optimizers[512];
+    if (!o->words || strcmp(o->words, "<optimizers>") != 0)
+        return o->words;
+    if (!*optimizers)
+        for (const char *const *name = kiln_optim_names(); *name; name++)
+            snprintf(optimizers + strlen(optimizers), sizeof optimizers - strlen(optimizers), "%s%s",
+                     *optimizers ? " " : "", *name);
+    return optimizers;
+}
 
 const char *nearest_word(const char *words, const char *text)
 {
@@ -167,12 +179,13 @@ static int check_counts(const option *o, const char *value)
 
 static int check_word(const option *o, const char *value)
 {
-    if (is_word(o->words, value))
+    const char *words = option_words(o);
+    if (is_word(words, value))
         return 0;
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(value, ":"), value);
-    fail(EX_USAGE, "--%s %s: expected one of: %s", o->name, value, o->words);
-    const char *near = nearest_word(o->words, name);
+    fail(EX_USAGE, "--%s %s: expected one of: %s", o->name, value, words);
+    const char *near = nearest_word(words, name);
     if (near)
         hint("did you mean %s?", near);
     return EX_USAGE;

@@ -7,7 +7,7 @@ static const option options[] = {
     {"model", 0, OPTION_TEXT, "MODEL", "name[:key=value,...] or FILE.yaml (mlp)", 0, 0, "<models>"},
     {"batch", 0, OPTION_COUNT, "N", "samples at once (32)", 1, 1e9, NULL},
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (the model's own)", 1, 1 << 20, NULL},
-    {"optim", 0, OPTION_WORD, "NAME", "sgd adam adamw rmsprop adagrad lion (adam)", 0, 0, OPTIMIZERS},
+    {"optim", 0, OPTION_WORD, "NAME", "(adam)", 0, 0, "<optimizers>"},
     {"mem-limit", 0, OPTION_SIZE, "SIZE", "find the largest batch that fits: 512M, 2G", 0, 0, NULL},
     {"summary", 0, OPTION_FLAG, NULL, "also the model's layers, one a line", 0, 0, NULL},
     {"kernels", 0, OPTION_FLAG, NULL, "also every kernel, what it reads and what it writes", 0, 0, NULL},

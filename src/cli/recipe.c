@@ -181,10 +181,12 @@ int recipe_schedule(const recipe *r, kiln_optim *o, int64_t samples, kiln_schedu
 
 kiln_optim *recipe_optim(const recipe *r, kiln_module *m)
 {
-    kiln_optim_options o = {.size = sizeof o, .lr = r->lr};
+    kiln_optim_options o = kiln_optim_defaults(r->optim);
+    o.lr = r->lr;
+    o.match_rms = kiln_optim_has_option(r->optim, "match_rms"); /* there is one rate for all parameters */
     if (r->weight_decay >= 0)
-        o.weight_decay = r->weight_decay > 0 ? r->weight_decay : !strcmp(r->optim, "adamw") ? KILN_ZERO : 0;
-    if (r->momentum > 0)
+        o.weight_decay = r->weight_decay;
+    if (r->momentum >= 0)
         o.momentum = r->momentum;
     return kiln_optim_new(r->optim, kiln_parameters(m), &o);
 }
@@ -225,8 +227,8 @@ static void text_from(const origin *from, const char *name, const char *standard
 /* Options that would have no effect are refused rather than passed over. */
 static int check_effect(const recipe *r, const origin *from)
 {
-    if (given(from->a, "momentum") && strcmp(r->optim, "sgd") != 0 && strcmp(r->optim, "rmsprop") != 0)
-        return fail(EX_USAGE, "--momentum is for --optim sgd and rmsprop; %s has none", r->optim);
+    if (given(from->a, "momentum") && !kiln_optim_has_option(r->optim, "momentum"))
+        return fail(EX_USAGE, "--momentum: %s has none; sgd, rmsprop and muon do", r->optim);
     double seed = meta_number(from->kept, "seed", (double)r->seed);
     if (seed == (double)r->seed)
         return 0;
@@ -271,9 +273,8 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
     bool own_optim = !strcmp(r->optim, d->optim);
     double lr = own_optim                      ? default_lr(n, d)
                 : !strcmp(r->optim, "sgd")     ? 0.05
-                : !strcmp(r->optim, "lion")    ? 1e-4
-                : !strcmp(r->optim, "adagrad") ? 1e-2
-                                               : 1e-3;
+                : !strcmp(r->optim, "rmsprop") ? 1e-3
+                                               : kiln_optim_defaults(r->optim).lr;
     r->lr = number_from(&from, "lr", lr);
     r->warmup = count_from(&from, "warmup", given(a, "schedule") ? 0 : d->warmup);
     int64_t limit = count_of(a, "limit", 0), an_epoch = steps_an_epoch(r, samples);

@@ -28,7 +28,6 @@
     {                                                                                                                  \
         "tf32", 0, OPTION_FLAG, NULL, "products of f32 may round to TF32 on a GPU: faster", 0, 0, NULL                 \
     }
-#define OPTIMIZERS "sgd adam adamw rmsprop adagrad lion"
 
 /* Device, threads, memory limit and TF32 as the options say; options a command does not have are left alone. */
 int use_device(const arguments *a, kiln_device *device);

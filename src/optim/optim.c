@@ -171,32 +171,49 @@ static void fill(void *data, int64_t n, kiln_dtype dtype, double value)
 
 /* Made at once, not as a part of the step: it stays when the step is discarded, and the first step's plan is that of
  * all others. A parameter that has only a shape has such a state. */
-static kiln_tensor *make_state(const kiln_tensor *p, double value)
+static kiln_tensor *make_state(const kiln_tensor *p, const kiln_optim_state_shape *s)
 {
+    kiln_dtype dtype = kiln_dtype_of(p);
     if (p->storage->shape_only)
-        return kiln_keep(kiln_shapes_tensor(kiln_dtype_of(p), p->ndim, p->shape, p->device));
-    int64_t n = kiln_numel(p);
-    void *data = value != 0 ? kiln_alloc((size_t)n, kiln_dtype_size(kiln_dtype_of(p))) : NULL;
-    if (value != 0 && !data)
+        return kiln_keep(kiln_shapes_tensor(dtype, s->ndim, s->shape, p->device));
+    int64_t n = 1;
+    for (int d = 0; d < s->ndim; d++)
+        n *= s->shape[d];
+    void *data = s->value != 0 ? kiln_alloc((size_t)n, kiln_dtype_size(dtype)) : NULL;
+    if (s->value != 0 && !data)
         return NULL;
     if (data)
-        fill(data, n, kiln_dtype_of(p), value);
-    kiln_tensor *t = kiln_keep(kiln_tensor_new(data, kiln_dtype_of(p), p->ndim, p->shape, p->device));
+        fill(data, n, dtype, s->value);
+    kiln_tensor *t = kiln_keep(kiln_tensor_new(data, dtype, s->ndim, s->shape, p->device));
     kiln_free(data);
     return t;
 }
 
+const kiln_optim_rule *kiln_optim_rule_of(const kiln_optim *o, const kiln_optim_param *p)
+{
+    const kiln_optim_rule *other = o->rule->rule_for ? o->rule->rule_for(&o->groups[p->group], p->tensor) : NULL;
+    return other ? other : o->rule;
+}
+
+static bool wants_state(const kiln_optim *o, const kiln_optim_param *p, int slot, kiln_optim_state_shape *shape)
+{
+    const kiln_optim_rule *rule = kiln_optim_rule_of(o, p);
+    *shape = (kiln_optim_state_shape){.ndim = p->tensor->ndim};
+    memcpy(shape->shape, p->tensor->shape, sizeof shape->shape);
+    return rule->state[slot] && (!rule->has_state || rule->has_state(&o->groups[p->group], p->tensor, slot, shape));
+}
+
 bool kiln_optim_place_state(const kiln_optim *o, kiln_optim_param *p)
 {
-    const kiln_optim_options *options = &o->groups[p->group];
-    for (int k = 0; k < KILN_OPTIM_STATES && o->rule->state[k]; k++) {
+    for (int k = 0; k < KILN_OPTIM_STATES; k++) {
+        kiln_optim_state_shape shape;
         kiln_tensor *t = p->state[k];
         if (t && kiln_is_shape_only(t) && !p->tensor->storage->shape_only)
             t = NULL; /* the parameter got values since: its state begins */
-        if ((o->rule->has_state && !o->rule->has_state(options, k)) || (t && t->device == p->tensor->device))
+        if ((t && t->device == p->tensor->device) || !wants_state(o, p, k, &shape))
             continue;
         if (!t)
-            t = make_state(p->tensor, options->initial_accumulator);
+            t = make_state(p->tensor, &shape);
         else
             kiln_no_grad
                 t = kiln_keep(kiln_to(t, p->tensor->device));
@@ -237,14 +254,14 @@ static void begin_updates(kiln_update *u)
 
 /* The parameter's next update. In most steps it is the one written before it in *u, of other tensors: formulas look at
  * options, the count of steps and which states there are. */
-static void write_update(kiln_optim *o, const kiln_optim_param *p, kiln_update *u)
+static void write_update(kiln_optim *o, const kiln_optim_param *p, const kiln_optim_rule *rule, kiln_update *u)
 {
-    kiln_tensor *in[KILN_UPDATE_STATE + KILN_OPTIM_STATES] = {p->tensor, kiln_grad_of(p->tensor)};
-    int n = KILN_UPDATE_STATE;
+    kiln_tensor *in[KILN_UPDATE_INPUTS] = {p->tensor, kiln_grad_of(p->tensor)};
+    int n = KILN_STATE0;
     for (int k = 0; k < KILN_OPTIM_STATES; k++)
-        if ((in[KILN_UPDATE_STATE + k] = p->state[k]))
-            n = KILN_UPDATE_STATE + k + 1;
-    if (u->options == &o->groups[p->group] && u->step == p->steps + 1 && u->formula.call.nin == n) {
+        if ((in[KILN_STATE0 + k] = p->state[k]))
+            n = KILN_STATE0 + k + 1;
+    if (rule->formula && u->options == &o->groups[p->group] && u->step == p->steps + 1 && u->formula.call.nin == n) {
         kiln_formula_set_inputs(&u->formula, in);
         return;
     }
@@ -252,15 +269,20 @@ static void write_update(kiln_optim *o, const kiln_optim_param *p, kiln_update *
     u->step = p->steps + 1;
     u->powers = o->powers;
     kiln_formula_begin(&u->formula, in, n);
-    o->rule->update(u);
+    if (rule->formula)
+        rule->formula(u);
 }
 
 static bool update_one(kiln_optim *o, int64_t i, kiln_update *u)
 {
     kiln_trace *tr = kiln_trace_current();
+    const kiln_optim_rule *rule = kiln_optim_rule_of(o, &o->params[i]);
     int64_t at = tr->nfloats;
-    write_update(o, &o->params[i], u);
-    return kiln_formula_record(&u->formula) && kiln_trace_vary(tr, o, i, at, u->formula.call.attrs.nfloats);
+    write_update(o, &o->params[i], rule, u);
+    bool ok = rule->formula ? kiln_formula_record(&u->formula) : rule->compose(u);
+    if (!rule->formula)
+        begin_updates(u);
+    return ok && kiln_trace_vary(tr, o, i, at, tr->nfloats - at);
 }
 
 /* The updates of all parameters on one device, and the receipt for them. */
@@ -329,8 +351,11 @@ bool kiln_optim_step(kiln_optim *o)
 bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count)
 {
     kiln_update u;
+    const kiln_optim_rule *rule = kiln_optim_rule_of(o, &o->params[i]);
+    if (!rule->formula)
+        return false; /* its numbers are known to the operations that it is composed of */
     begin_updates(&u);
-    write_update(o, &o->params[i], &u);
+    write_update(o, &o->params[i], rule, &u);
     const kiln_attrs *attrs = &u.formula.call.attrs;
     if (attrs->nfloats != count)
         return false;

@@ -1,59 +1,10 @@
 /* What an optimizer holds, and what its files share. optim.c makes optimizers and takes steps, options.c reads option
- * lists, update.c has the formulas, receipt.c counts steps so that discarded ones do not count. */
+ * lists, rules.c knows all optimizers (rule.h, rules/), receipt.c counts steps so that discarded ones do not count. */
 #ifndef KILN_OPTIM_OPTIM_H
 #define KILN_OPTIM_OPTIM_H
 
-#include "kiln/optim.h"
+#include "optim/rule.h"
 #include "plan/rerun.h"
-#include "trace/formula.h"
-
-enum { KILN_OPTIM_STATES = 3 };
-
-/* The registers a rule finds: the parameter, its gradient, and its states in the order of the rule's names. */
-enum { KILN_UPDATE_PARAMETER, KILN_UPDATE_GRADIENT, KILN_UPDATE_STATE };
-
-/* beta^step, for the next parameter that asks for the same. */
-typedef struct kiln_optim_power {
-    double beta;
-    int64_t step;
-    double value;
-} kiln_optim_power;
-
-/* One parameter's update, about to be written. */
-typedef struct kiln_update {
-    const kiln_optim_options *options;
-    int64_t step;             /* of this parameter, from 1 */
-    kiln_optim_power *powers; /* two of them */
-    kiln_formula formula;
-} kiln_update;
-
-/* An optimizer is one record. */
-typedef struct kiln_optim_rule {
-    kiln_op op;     /* its name; the operations of all updates of a step are parts of it */
-    uint32_t takes; /* a bit for each option it has: KILN_OPTION_… */
-    kiln_optim_options defaults;
-    const char *state[KILN_OPTIM_STATES];                           /* names as PyTorch's */
-    bool (*has_state)(const kiln_optim_options *options, int slot); /* NULL: always all */
-    void (*update)(kiln_update *u); /* writes the update. Whatever changes from step to step is a number of it: a
-                                       run-time scalar of the plan */
-} kiln_optim_rule;
-
-enum {
-    KILN_OPTION_LR,
-    KILN_OPTION_WEIGHT_DECAY,
-    KILN_OPTION_MOMENTUM,
-    KILN_OPTION_DAMPENING,
-    KILN_OPTION_NESTEROV,
-    KILN_OPTION_BETA1,
-    KILN_OPTION_BETA2,
-    KILN_OPTION_EPS,
-    KILN_OPTION_AMSGRAD,
-    KILN_OPTION_ALPHA,
-    KILN_OPTION_CENTERED,
-    KILN_OPTION_LR_DECAY,
-    KILN_OPTION_INITIAL_ACCUMULATOR,
-    KILN_OPTIONS
-};
 
 /* False if p is NULL, with an error where none explains it yet. */
 static inline bool kiln_optim_given(const void *p, const char *who)
@@ -62,8 +13,6 @@ static inline bool kiln_optim_given(const void *p, const char *who)
         kiln_fail(KILN_E_ARGUMENT, who, "the %s it is asked of is NULL", who);
     return p != NULL;
 }
-
-extern const kiln_optim_rule *const kiln_optim_rules[]; /* NULL-terminated */
 
 /* The rule of this name; NULL with an error that suggests the nearest. */
 const kiln_optim_rule *kiln_optim_find(const char *name);
@@ -112,6 +61,9 @@ struct kiln_optim {
     char **names;
     int64_t nlist, list_capacity, names_capacity;
 };
+
+/* The rule that updates a parameter. */
+const kiln_optim_rule *kiln_optim_rule_of(const kiln_optim *o, const kiln_optim_param *p);
 
 /* The parameter's state tensors where it is: made, or moved after it. */
 bool kiln_optim_place_state(const kiln_optim *o, kiln_optim_param *p);

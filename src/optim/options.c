@@ -1,16 +1,16 @@
 /* Option lists: which optimizer has which, what is there when nothing is given, and which values make sense. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include "core/fail.h"
-#include "core/nearest.h"
 #include "optim/optim.h"
 
 typedef struct option {
     const char *name;
     size_t offset;
-    bool flag;  /* a bool; others are doubles, 0 or more */
+    bool flag;  /* a bool; others are doubles */
     bool share; /* below 1 */
+    bool whole; /* no fractions */
+    double least;
 } option;
 
 #define FIELD(option) .name = #option, .offset = offsetof(kiln_optim_options, option)
@@ -28,6 +28,15 @@ static const option all[KILN_OPTIONS] = {
     [KILN_OPTION_CENTERED] = {FIELD(centered), .flag = true},
     [KILN_OPTION_LR_DECAY] = {FIELD(lr_decay)},
     [KILN_OPTION_INITIAL_ACCUMULATOR] = {FIELD(initial_accumulator)},
+    [KILN_OPTION_RHO] = {FIELD(rho), .share = true},
+    [KILN_OPTION_MOMENTUM_DECAY] = {FIELD(momentum_decay)},
+    [KILN_OPTION_DECOUPLED] = {FIELD(decoupled), .flag = true},
+    [KILN_OPTION_BETA2_DECAY] = {FIELD(beta2_decay)},
+    [KILN_OPTION_EPS2] = {FIELD(eps2)},
+    [KILN_OPTION_MAX_RMS] = {FIELD(max_rms), .least = 1},
+    [KILN_OPTION_ITERATIONS] = {FIELD(iterations), .whole = true},
+    [KILN_OPTION_MATCH_RMS] = {FIELD(match_rms), .flag = true},
+    [KILN_OPTION_ADAMW] = {FIELD(adamw), .flag = true},
 };
 
 static double number(const kiln_optim_options *o, int i)
@@ -53,13 +62,18 @@ static bool refuse(const kiln_optim_rule *rule, int missing)
 
 static bool read_number(const kiln_optim_rule *rule, int i, double given, double *out)
 {
+    const option *known = &all[i];
     *out = given == KILN_ZERO ? 0 : given;
-    if (!isfinite(*out) || *out < 0) {
-        kiln_fail(KILN_E_ARGUMENT, rule->op.name, "%s is %g, but must be a number of at least 0", all[i].name, given);
+    if (!isfinite(*out) || *out < known->least) {
+        kiln_fail(KILN_E_ARGUMENT, rule->op.name, "%s is %g, but must be a number of at least %g", known->name, given,
+                  known->least);
         return kiln_hint("KILN_ZERO stands for 0 where 0 is not the default");
     }
-    if (all[i].share && *out >= 1)
-        return kiln_fail(KILN_E_ARGUMENT, rule->op.name, "%s is %g, but must be below 1", all[i].name, given);
+    if (known->share && *out >= 1)
+        return kiln_fail(KILN_E_ARGUMENT, rule->op.name, "%s is %g, but must be below 1", known->name, given);
+    if (known->whole && (*out != floor(*out) || *out > 1000))
+        return kiln_fail(KILN_E_ARGUMENT, rule->op.name, "%s is %g, but must be a whole number of at most 1000",
+                         known->name, given);
     return true;
 }
 
@@ -68,14 +82,14 @@ bool kiln_optim_resolve(const kiln_optim_rule *rule, const kiln_optim_options *g
 {
     *out = *base;
     for (int i = 0; i < KILN_OPTIONS; i++) {
-        bool set = all[i].flag ? flag(given, i) : number(given, i) != 0;
+        bool set = all[i].flag ? flag(given, i) : number(given, i) != 0, has = rule->takes >> i & 1;
         void *field = (char *)out + all[i].offset;
-        if (!set)
-            continue;
-        if (!(rule->takes >> i & 1))
+        if (set && !has)
             return refuse(rule, i);
+        if (!has || (!set && !given->exact))
+            continue;
         if (all[i].flag)
-            *(bool *)field = true;
+            *(bool *)field = flag(given, i);
         else if (!read_number(rule, i, number(given, i), field))
             return false;
     }
@@ -84,21 +98,11 @@ bool kiln_optim_resolve(const kiln_optim_rule *rule, const kiln_optim_options *g
     return true;
 }
 
-const kiln_optim_rule *kiln_optim_find(const char *name)
+bool kiln_optim_has_option(const char *name, const char *wanted)
 {
-    kiln_nearest nearest = {0};
-    char known[120] = "";
-    size_t at = 0;
-    if (!name)
-        return kiln_fail(KILN_E_ARGUMENT, "optim", "the optimizer's name is NULL");
-    for (const kiln_optim_rule *const *r = kiln_optim_rules; *r; r++) {
-        if (strcmp(name, (*r)->op.name) == 0)
-            return *r;
-        kiln_nearest_offer(&nearest, name, (*r)->op.name);
-        if (at < sizeof known)
-            at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", (*r)->op.name);
-    }
-    kiln_fail(KILN_E_ARGUMENT, "optim", "there is no optimizer \"%.60s\"", name);
-    return nearest.word ? kiln_hint("did you mean \"%s\"? There are: %s", nearest.word, known)
-                        : kiln_hint("there are: %s", known);
+    const kiln_optim_rule *rule = kiln_optim_find(name);
+    for (int i = 0; rule && wanted && i < KILN_OPTIONS; i++)
+        if (!strcmp(wanted, all[i].name))
+            return rule->takes >> i & 1;
+    return false;
 }

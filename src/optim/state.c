@@ -32,7 +32,8 @@ static bool make_names(kiln_optim *o, int64_t count)
         return false;
     for (int64_t i = 0; i < o->nparams; i++)
         for (int k = 0; k < KILN_OPTIM_STATES; k++)
-            if (o->params[i].state[k] && !add_name(o, o->params[i].name, o->rule->state[k]))
+            if (o->params[i].state[k] &&
+                !add_name(o, o->params[i].name, kiln_optim_rule_of(o, &o->params[i])->state[k]))
                 return false;
     return add_name(o, "", "skipped");
 }

@@ -19,10 +19,13 @@ from torch.optim import lr_scheduler as sched
 
 STEPS, LOOKS = 10, (1, 2, 3, 10)
 LATE = {1, 4}  # steps in which parameter 1 has no gradient: it starts late
-SHAPES = ((2, 3), (4,))
+SHAPES = ((2, 3), (4,), (5, 2, 2))
 torch.manual_seed(20240602)
-START = [torch.randn(s, dtype=torch.float32) for s in SHAPES]
-GRADS = [[torch.randn(s, dtype=torch.float32) for s in SHAPES] for _ in range(STEPS)]
+START = [torch.randn(s, dtype=torch.float32) for s in SHAPES[:2]]
+GRADS = [[torch.randn(s, dtype=torch.float32) for s in SHAPES[:2]] for _ in range(STEPS)]
+START.append(torch.randn(SHAPES[2], dtype=torch.float32))
+for row in GRADS:
+    row.append(torch.randn(SHAPES[2], dtype=torch.float32))
 
 
 class Lion(torch.optim.Optimizer):
@@ -44,16 +47,96 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(b2).add_(p.grad * (1 - b2))
 
 
+class Lamb(torch.optim.Optimizer):
+    """Algorithm 2 of You et al., 2020, with phi the identity; PyTorch has none."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=1e-2):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                s = self.state[p]
+                if not s:
+                    s.update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
+                s["t"] += 1
+                s["m"].mul_(b1).add_(p.grad * (1 - b1))
+                s["v"].mul_(b2).add_(p.grad * p.grad * (1 - b2))
+                by = s["m"] / (1 - b1 ** s["t"]) / ((s["v"] / (1 - b2 ** s["t"])).sqrt() + group["eps"])
+                by = by + group["weight_decay"] * p
+                length, step = p.norm(), by.norm()
+                trust = length / step if length > 0 and step > 0 else 1.0
+                p.sub_(by * (group["lr"] * trust))
+
+
+class Muon(torch.optim.Optimizer):
+    """PyTorch's, in the parameters' own type instead of bf16; kernels as matrices, other parameters by AdamW."""
+
+    def __init__(self, params, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, betas=(0.9, 0.999), eps=1e-7,
+                 iterations=5, match_rms=False, adamw=False):
+        super().__init__(params, dict(lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov,
+                                      betas=betas, eps=eps, iterations=iterations, match_rms=match_rms, adamw=adamw))
+        self.others = [torch.optim.AdamW([p], lr=g["lr"], betas=g["betas"], eps=g["eps"], foreach=False,
+                                         weight_decay=g["weight_decay"])
+                       for g in self.param_groups for p in g["params"] if p.dim() < 2 or g["adamw"]]
+
+    @torch.no_grad()
+    def step(self):
+        for other in self.others:
+            other.step()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None or p.dim() < 2 or group["adamw"]:
+                    continue
+                m = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                m.lerp_(p.grad, 1 - group["momentum"])
+                x = (p.grad.lerp(m, group["momentum"]) if group["nesterov"] else m).reshape(p.shape[0], -1)
+                rows, columns = x.shape
+                tall = rows > columns
+                x = x.T if tall else x
+                x = x / x.norm().clamp(min=group["eps"])
+                for _ in range(int(group["iterations"])):
+                    a = x @ x.T
+                    x = 3.4445 * x + (-4.775 * a + 2.0315 * (a @ a)) @ x
+                x = (x.T if tall else x).reshape(p.shape)
+                by = 0.2 * max(rows, columns) ** 0.5 if group["match_rms"] else max(1, rows / columns) ** 0.5
+                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(x * (group["lr"] * by))
+
+
+def check_muon():
+    """That the class above is PyTorch's, once that does not round to bf16."""
+    rounded, torch.Tensor.bfloat16 = torch.Tensor.bfloat16, lambda t: t.clone()
+    for match in (None, "match_rms_adamw"):
+        start, grads, ends = torch.randn(9, 6), torch.randn(5, 9, 6), []
+        for kind, options in ((torch.optim.Muon, {"adjust_lr_fn": match}), (Muon, {"match_rms": match is not None})):
+            p = start.clone().requires_grad_()
+            o = kind([p], lr=0.1, **options)
+            for g in grads:
+                p.grad = g.clone()
+                o.step()
+            ends.append(p.detach())
+        assert (ends[0] - ends[1]).norm() < 1e-5 * (ends[0] - start).norm()
+    torch.Tensor.bfloat16 = rounded
+
+
 KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop,
-         "adagrad": torch.optim.Adagrad, "lion": Lion}
+         "adagrad": torch.optim.Adagrad, "lion": Lion, "adadelta": torch.optim.Adadelta, "nadam": torch.optim.NAdam,
+         "radam": torch.optim.RAdam, "adafactor": torch.optim.Adafactor, "lamb": Lamb, "muon": Muon}
+NAMES = {"initial_accumulator": "initial_accumulator_value", "decoupled": "decoupled_weight_decay", "max_rms": "d"}
 
 
 def torch_options(options):
-    o = dict(options)
-    if "initial_accumulator" in o:
-        o["initial_accumulator_value"] = o.pop("initial_accumulator")
+    o = {NAMES.get(k, k): v for k, v in options.items()}
     if "beta1" in o:
         o["betas"] = (o.pop("beta1"), o.pop("beta2"))
+    if "beta2_decay" in o:
+        o["beta2_decay"] = -o["beta2_decay"]
+    if "eps2" in o:
+        o["eps"] = (o.pop("eps", None), o.pop("eps2"))
     return o
 
 
@@ -62,7 +145,7 @@ def run(kind, options, second, dtype):
     groups = [dict(params=params)] if second is None else [dict(params=params[:1]),
                                                            dict(params=params[1:], **torch_options(second))]
     keywords = torch_options(options)
-    if kind != "lion":
+    if kind not in ("lion", "lamb", "muon"):
         keywords["foreach"] = False
     optimizer = KINDS[kind](groups, **keywords)
     for step in range(1, STEPS + 1):
@@ -100,6 +183,14 @@ CASES = {
     "adagrad": combinations(lr=[{"lr": 0.1}], d=DECAY, l=[{}, {"lr_decay": 0.05}],
                             i=[{}, {"initial_accumulator": 0.3, "eps": 1e-6}]),
     "lion": combinations(lr=[{"lr": 0.01}], d=DECAY, b=[{}, {"beta1": 0.7, "beta2": 0.9}]),
+    "adadelta": combinations(lr=[{"lr": 0.5}], d=DECAY, r=[{}, {"rho": 0.7, "eps": 1e-4}]),
+    "nadam": combinations(lr=[{"lr": 0.05}], d=DECAY, b=BETAS, m=[{}, {"momentum_decay": 0.1, "decoupled": True}]),
+    "radam": combinations(lr=[{"lr": 0.05}], d=DECAY, b=BETAS, m=[{}, {"decoupled": True}]),
+    "adafactor": combinations(lr=[{"lr": 0.2}], d=DECAY, e=[{}, {"eps": 1e-3, "eps2": 0.9}],
+                              b=[{}, {"beta2_decay": 0.5, "max_rms": 2.0}]),
+    "lamb": combinations(lr=[{"lr": 0.05}], d=DECAY, b=BETAS),
+    "muon": combinations(lr=[{"lr": 0.05}], d=DECAY, b=[{}, {"momentum": 0.8, "match_rms": True}],
+                         i=[{}, {"iterations": 2, "adamw": True}]),
 }
 
 
@@ -115,6 +206,7 @@ def write_optim():
             tail = "" if second is None else " | " + option_text(second)
             lines.append(f"case {kind} {option_text(options)}".rstrip() + tail)
             for dtype, name in ((torch.float64, "f64"), (torch.float32, "f32")):
+                torch.set_default_dtype(dtype)  # of numbers that optimizers keep beside the parameters
                 for step, params in run(kind, options, second, dtype):
                     if name == "f64" or step == STEPS:
                         lines += [f"at {step} {i} {name} : {numbers(p)}" for i, p in enumerate(params)]
@@ -186,5 +278,6 @@ def write_schedule():
     open("optim_schedules.txt", "w").write("\n".join(lines) + "\n")
 
 
+check_muon()
 write_optim()
 write_schedule()

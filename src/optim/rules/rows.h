@@ -1,0 +1,77 @@
+/* What formulas are written with: rows of pointwise.def, and short chains of them that several optimizers have. */
+#ifndef KILN_OPTIM_ROWS_H
+#define KILN_OPTIM_ROWS_H
+
+#include "optim/rule.h"
+
+#define KILN_ROW1_(name, row)                                                                                          \
+    static inline kiln_register name(kiln_update *u, kiln_register a)                                                  \
+    {                                                                                                                  \
+        return kiln_formula_put(&u->formula, KILN_PW_##row, a, 0, 0);                                                  \
+    }
+#define KILN_ROW1S_(name)                                                                                              \
+    static inline kiln_register name(kiln_update *u, kiln_register a, double s)                                        \
+    {                                                                                                                  \
+        return kiln_formula_put(&u->formula, KILN_PW_##name, a, 0, s);                                                 \
+    }
+#define KILN_ROW2_(name)                                                                                               \
+    static inline kiln_register name(kiln_update *u, kiln_register a, kiln_register b)                                 \
+    {                                                                                                                  \
+        return kiln_formula_put(&u->formula, KILN_PW_##name, a, b, 0);                                                 \
+    }
+KILN_ROW1_(square_root, sqrt)
+KILN_ROW1_(sign, sign)
+KILN_ROW1S_(mul_scalar)
+KILN_ROW1S_(add_scalar)
+KILN_ROW2_(add)
+KILN_ROW2_(sub)
+KILN_ROW2_(mul)
+KILN_ROW2_(div)
+KILN_ROW2_(maximum)
+#undef KILN_ROW1_
+#undef KILN_ROW1S_
+#undef KILN_ROW2_
+
+/* The parameter, or a state, holds the value from now on. */
+static inline void assign(kiln_update *u, kiln_register to, kiln_register value)
+{
+    kiln_formula_assign(&u->formula, to, value);
+}
+
+/* ---- What formulas share. The chains are written so that the CPU joins them (device/cpu/join.def). ---- */
+
+/* a·s + b·t */
+static inline kiln_register blend(kiln_update *u, kiln_register a, double s, kiln_register b, double t)
+{
+    kiln_register right = mul_scalar(u, b, t), left = mul_scalar(u, a, s);
+    return add(u, left, right);
+}
+
+/* a·s + b²·t */
+static inline kiln_register blend_square(kiln_update *u, kiln_register a, double s, kiln_register b, double t)
+{
+    kiln_register right = mul_scalar(u, mul(u, b, b), t), left = mul_scalar(u, a, s);
+    return add(u, left, right);
+}
+
+/* a - x·s / y */
+static inline kiln_register step_by_ratio(kiln_update *u, kiln_register a, kiln_register x, double s, kiln_register y)
+{
+    return sub(u, a, div(u, mul_scalar(u, x, s), y));
+}
+
+/* The gradient with the weights' own pull added: decay that is not decoupled. */
+static inline kiln_register decayed_gradient(kiln_update *u)
+{
+    double decay = u->options->weight_decay;
+    return decay == 0 ? KILN_GRADIENT : (int)add(u, KILN_GRADIENT, mul_scalar(u, KILN_PARAMETER, decay));
+}
+
+/* The parameter shrunk by the rate times the decay: decoupled. */
+static inline kiln_register shrunk_parameter(kiln_update *u)
+{
+    double shrink = u->options->lr * u->options->weight_decay;
+    return u->options->weight_decay == 0 ? KILN_PARAMETER : (int)mul_scalar(u, KILN_PARAMETER, 1 - shrink);
+}
+
+#endif
