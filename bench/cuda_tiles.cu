@@ -1,10 +1,10 @@
-/* Times the tiles of f32 products (src/device/cuda/tile.cuh) as waves of one kernel that stays on the device: all
+/* Times the tiles of f32 products (src/device/cuda/gemm/tile.cuh) as waves of one kernel that stays on the device: all
  * tiles of a product, then a barrier of the grid, over and over. Every kind of tile, so that the table shows whether
  * kiln_cuda_tiling_of (marked *) picks the fastest. First it checks results: against f64, that the kernel compiled
  * ahead and those with constant sizes agree to the bit, and that waves see what the waves before them wrote.
  *
  *     nvcc -O3 -std=c++17 -arch=sm_90 -fmad=false -Isrc -Iinclude -o cuda_tiles bench/cuda_tiles.cu \
- *         src/device/cuda/small.cu src/device/cuda/tile.c
+ *         src/device/cuda/gemm/tiled.cu src/device/cuda/gemm/tile.c
  *
  * Times are microseconds a wave less those of the barrier. */
 #include <algorithm>
@@ -14,8 +14,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <vector>
-#include "device/cuda/small.h"
-#include "device/cuda/tile.cuh"
+#include "device/cuda/gemm/tiled.h"
+#include "device/cuda/gemm/tile.cuh"
 
 #define CHECK(call)                                                                                                    \
     do {                                                                                                               \

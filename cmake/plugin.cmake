@@ -1,8 +1,8 @@
-# kiln_plugin(NAME [LIBRARIES...]): libkiln-NAME.so from src/device/NAME/*.c, beside libkiln; nothing if there are none.
+# kiln_plugin(NAME [LIBRARIES...]): libkiln-NAME.so from src/device/NAME, beside libkiln; nothing if there are none.
 # Its own symbols stay hidden in every build, so that they cannot meet those of libkiln or of another plugin: the entry
 # point is marked for export in the source.
 function(kiln_plugin name)
-    file(GLOB sources CONFIGURE_DEPENDS src/device/${name}/*.c src/device/${name}/*.cu)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/device/${name}/*.c src/device/${name}/*.cu)
     if(NOT sources)
         return()
     endif()
@@ -34,11 +34,12 @@ macro(kiln_cuda_plugin)
         kiln_use_md(kiln-cuda)
         set(here ${PROJECT_SOURCE_DIR}/src/device/cuda)
         # Rounded after every operation, as the CPU's and the generated kernels are: the same bits, fused or not.
-        set_source_files_properties(${here}/group.cu ${here}/random.cu ${here}/rows.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+        set_source_files_properties(${here}/group/group.cu ${here}/kernels/random.cu ${here}/kernels/rows.cu
+            PROPERTIES COMPILE_OPTIONS -fmad=false)
         # It holds these as text for generated kernels.
         set(source ${PROJECT_SOURCE_DIR}/src)
-        file(GLOB headers CONFIGURE_DEPENDS ${here}/*.cuh ${here}/*.h)
-        set_source_files_properties(${here}/nvrtc.c PROPERTIES OBJECT_DEPENDS
+        file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${here}/*.cuh ${here}/*.h)
+        set_source_files_properties(${here}/compile/nvrtc.c PROPERTIES OBJECT_DEPENDS
             "${headers};${source}/ops/pointwise_math.h;${source}/ops/samples.h;${source}/core/order.h;${source}/core/pose.h;${source}/core/philox_words.h")
     else()
         message(STATUS "CUDA: no")

@@ -1,6 +1,6 @@
 /* Compiled kernels on disk: they come back as they were written, and nothing comes back that somebody else may have put
  * there, or that is not what it says. Needs no CUDA. */
-#include "device/cuda/cubins.c"
+#include "device/cuda/compile/cubins.c"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>

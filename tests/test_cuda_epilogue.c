@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <cmocka.h>
-#include "device/cuda/epilogue.c"
+#include "device/cuda/gemm/epilogue.c"
 
 enum { M = 6, N = 8, MOST = 4 };
 

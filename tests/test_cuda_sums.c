@@ -9,8 +9,8 @@
 #include <cmocka.h>
 #include "support/devices.h"
 #ifdef KILN_TEST_CUDA
-#include "device/cuda/depend.c"
-#include "device/cuda/sums.c"
+#include "device/cuda/common/depend.c"
+#include "device/cuda/launch/sums.c"
 
 enum { ROWS = 6, IN = 5, OUT = 8, KERNELS = 6 };
 enum { DY, X, DW, DB, WORK, OTHER, BUFFERS }; /* dy [ROWS, OUT], x [ROWS, IN] */

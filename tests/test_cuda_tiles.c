@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "device/cuda/tile.c"
+#include "device/cuda/gemm/tile.c"
 
 enum { MOST_SHARED = 163 << 10 }; /* a block's, where devices have least (8.0) */
 

@@ -5,7 +5,7 @@
 #include "kiln.h"
 #ifdef KILN_TEST_CUDA
 #include <cuda.h>
-#include "device/cuda/reason.h"
+#include "device/cuda/discover/reason.h"
 #endif
 
 static char fakes[PATH_MAX]; /* the folder of fake libraries */

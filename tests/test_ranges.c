@@ -1,7 +1,7 @@
 /* The allocator below the CUDA device's memory, on any machine: random blocks against an oracle that knows what every
  * byte and every granule is used for. */
-#include "device/cuda/holes.c"
-#include "device/cuda/ranges.c"
+#include "device/cuda/memory/holes.c"
+#include "device/cuda/memory/ranges.c"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

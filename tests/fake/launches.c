@@ -141,8 +141,8 @@ static bool is_word(const kiln_cuda_word *w, uint64_t bits, double x)
 /* Run i of the launch, as the kernel finds it. */
 static bool is_as_given(const kiln_cuda_chain *chain, const unsigned char *parameters, int i, const expectation *x)
 {
-    const kiln_cuda_batch *b = &chain->batch;
-    const uint64_t *data = (const uint64_t *)(const void *)(parameters + sizeof(kiln_cuda_walk));
+    const kiln_cuda_multirun *b = &chain->multirun;
+    const uint64_t *data = (const uint64_t *)(const void *)(parameters + sizeof(kiln_cuda_chain_parameters));
     const uint64_t *words = data + b->most_sets * b->npointers;
     const uint8_t *sets = (const uint8_t *)(words + b->most * b->nwords);
     bool ok = x->data != NULL;
@@ -160,20 +160,20 @@ static unsigned barriers_of(const kiln_cuda_chain *chain, unsigned in_launch)
 {
     unsigned n = 0;
     for (unsigned run = 0; run < in_launch; run++)
-        for (int wave = chain->ahead && run ? 1 : 0; wave < chain->nwaves; wave++)
+        for (int wave = chain->prefetch && run ? 1 : 0; wave < chain->nwaves; wave++)
             n += wave + 1 < chain->nwaves || run + 1 < in_launch;
     return n;
 }
 
 static void launch(const cudaLaunchConfig_t *how, const kiln_cuda_chain *chain, const unsigned char *parameters)
 {
-    kiln_cuda_walk walk;
+    kiln_cuda_chain_parameters walk;
     memcpy(&walk, parameters, sizeof walk);
     wrong += walk.run != launched + 1 || walk.runs < 1 || walk.runs > KILN_CUDA_MOST_RUNS;
     wrong += walk.base != *walk.barrier;
     wrong += how->numAttrs != 1 || (how->attrs->id == cudaLaunchAttributeCooperative) != device->shared;
     *walk.barrier += barriers_of(chain, (unsigned)walk.runs) * how->gridDim.x;
-    gathered_ahead += chain->ahead && walk.runs > 1;
+    gathered_ahead += chain->prefetch && walk.runs > 1;
     for (unsigned i = 0; i < walk.runs; i++)
         wrong += !is_as_given(chain, parameters, (int)i, &expected[(walk.run + i) % RUNS]);
     launches++;

@@ -18,7 +18,7 @@ KILN_PLUGIN_API int fake_share(int shared);       /* whether other processes use
 KILN_PLUGIN_API int fake_give_way(int us);        /* whoever gives up the device's lock lets others go first; it */
 
 #ifdef KILN_FAKE_PLUGIN
-#include "device/cuda/exec.h"
+#include "device/cuda/launch/exec.h"
 
 /* Sets up the device, and starts a run as exec.c does: with addresses and scalars that launches are compared with. */
 bool fake_open(kiln_cuda_device *d);

@@ -7,8 +7,9 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
-#include "device/cuda/codegen.h"
-#include "device/cuda/program.h"
+#include "device/cuda/compile/codegen.h"
+#include "device/cuda/group/text.h"
+#include "device/cuda/group/program.h"
 #include "launches.h"
 
 /* ---- What device.c would be ---- */

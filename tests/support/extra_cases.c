@@ -169,7 +169,7 @@ const extra_case big_cases[] = {
     {NULL, NULL},
 };
 
-/* With these every kernel of CUDA runs that sizes can choose, each tile of small products (device/cuda/tile.c)
+/* With these every kernel of CUDA runs that sizes can choose, each tile of small products (device/cuda/gemm/tile.c)
  * included. What needs 2^31 elements, or more than 3000 units of an LSTM, is not among them. */
 const extra_case path_cases[] = {
     {"matmul", "x[1,37] x[37,1]"},

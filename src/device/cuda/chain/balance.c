@@ -1,0 +1,187 @@
+/* How the parts of a wave share the blocks. Where there are more units than blocks some block does two things, and all
+ * wait for it: fewer, larger tiles or slabs may be done sooner then. Whether they are is estimated: units are dealt as
+ * the kernel deals them. */
+#include "core/alloc.h"
+#include "device/cuda/chain/chain.h"
+
+enum {
+    FINER = 16 /* times that tiles may take are tried in steps of such a part */
+};
+
+typedef struct part {
+    int64_t step, units, time;
+    bool product, dealt;
+    kiln_cuda_tiling own, best; /* of a product: with the device to itself, and so far */
+} part;
+
+typedef struct fitting {
+    kiln_cuda_chain *chain;
+    part *parts; /* of the wave */
+    int64_t nparts;
+    int64_t time; /* that it takes with the best so far */
+} fitting;
+
+/* ---- How long a wave takes ---- */
+
+static void look_at(const fitting *f, part *p)
+{
+    p->units = kiln_cuda_part_units(f->chain, p->step);
+    p->time = kiln_cuda_part_time(f->chain, p->step);
+}
+
+static void list_parts(fitting *f, int32_t wave)
+{
+    f->nparts = 0;
+    for (int64_t i = kiln_cuda_next_part(f->chain, wave, -1); i >= 0; i = kiln_cuda_next_part(f->chain, wave, i)) {
+        const kiln_cuda_step *s = &f->chain->steps[i];
+        part *p = &f->parts[f->nparts++];
+        *p = (part){.step = i,
+                    .product = s->kind == KILN_CUDA_STEP_PRODUCT && s->strand < 0,
+                    .own = s->tiling,
+                    .best = s->tiling};
+        look_at(f, p);
+    }
+}
+
+static int64_t units_of(const fitting *f)
+{
+    int64_t units = 0;
+    for (int64_t i = 0; i < f->nparts; i++)
+        units += f->parts[i].units;
+    return units;
+}
+
+static part *longest_left(fitting *f)
+{
+    part *longest = NULL;
+    for (int64_t i = 0; i < f->nparts; i++)
+        if (!f->parts[i].dealt && (!longest || f->parts[i].time > longest->time))
+            longest = &f->parts[i];
+    return longest;
+}
+
+/* When the last block is done: rounds go through the blocks forwards and backwards. */
+static int64_t deal(fitting *f)
+{
+    int64_t busy[KILN_CUDA_TILE_BLOCKS] = {0}, number = 0, longest = 0;
+    for (int64_t i = 0; i < f->nparts; i++)
+        f->parts[i].dealt = false;
+    for (part *p = longest_left(f); p; p = longest_left(f)) {
+        p->dealt = true;
+        for (int64_t u = 0; u < p->units; u++, number++) {
+            int64_t place = number % KILN_CUDA_TILE_BLOCKS, round = number / KILN_CUDA_TILE_BLOCKS;
+            int64_t *block = &busy[round % 2 ? KILN_CUDA_TILE_BLOCKS - 1 - place : place];
+            *block += p->time;
+            longest = *block > longest ? *block : longest;
+        }
+    }
+    return longest;
+}
+
+/* ---- Tiles ---- */
+
+static void set_tiling(fitting *f, part *p, const kiln_cuda_tiling *t)
+{
+    kiln_cuda_step *s = &f->chain->steps[p->step];
+    s->tiling = *t;
+    s->units = t->tiles;
+    look_at(f, p);
+}
+
+/* The fewest tiles that take no longer than `most` each, if they are fewer than those of *best. As many cuts are as
+ * many products with a shorter k, for which tilings without cuts are asked for. */
+static void try_cuts(const kiln_cuda_step *s, int32_t cuts, int64_t most, kiln_cuda_tiling *best)
+{
+    const kiln_cuda_extent e = kiln_cuda_extent_of(&s->product, best, s->tf32);
+    const kiln_cuda_extent one = {e.m, e.n, KILN_CUDA_TILE_CUT(e.k, (int64_t)cuts), e.matrices * cuts, e.tf32};
+    kiln_cuda_tiling t;
+    for (int64_t tiles = best->tiles; tiles > 1 && kiln_cuda_tiling_within(one, tiles - 1, &t); tiles = t.tiles)
+        if (kiln_cuda_tile_time(&t) <= most) {
+            *best = kiln_cuda_tiling_with(t.rows, t.cols, t.slices, cuts, e);
+            best->nanoseconds = t.nanoseconds + best->joining;
+        }
+}
+
+/* The same for a product; its own tiles where there are none. What is cut stays cut, and nothing else is: cuts have a
+ * second step, and room for as many. */
+static kiln_cuda_tiling fewest_tiles(const fitting *f, const part *p, int64_t most)
+{
+    kiln_cuda_tiling best = p->own;
+    for (int32_t cuts = p->own.cuts > 1 ? 2 : 1; cuts <= p->own.cuts; cuts++)
+        try_cuts(&f->chain->steps[p->step], cuts, most, &best);
+    return best;
+}
+
+static void keep(fitting *f, int64_t time)
+{
+    f->time = time;
+    for (int64_t i = 0; i < f->nparts; i++)
+        f->parts[i].best = f->chain->steps[f->parts[i].step].tiling;
+}
+
+/* The fewest tiles that take no longer for one product, or for all where `only` is NULL; kept if that is sooner done.
+ */
+static void try_time(fitting *f, const part *only, int64_t most)
+{
+    for (int64_t i = 0; i < f->nparts; i++) {
+        part *p = &f->parts[i];
+        if (p->product && (!only || p == only)) {
+            kiln_cuda_tiling t = fewest_tiles(f, p, most);
+            set_tiling(f, p, &t);
+        }
+    }
+    int64_t time = deal(f);
+    if (time < f->time)
+        keep(f, time);
+    for (int64_t i = 0; i < f->nparts; i++)
+        if (f->parts[i].product)
+            set_tiling(f, &f->parts[i], &f->parts[i].best);
+}
+
+/* Tiles that take longer than the wave does now are of no use. */
+static void fit_tiles(fitting *f)
+{
+    int64_t longest = f->time;
+    for (int64_t i = -1; i < f->nparts; i++)
+        if (i < 0 || f->parts[i].product)
+            for (int64_t most = longest / FINER + 1; most < longest; most += most / FINER + 1)
+                try_time(f, i < 0 ? NULL : &f->parts[i], most);
+}
+
+/* ---- Slabs ---- */
+
+/* A strand gets as many slabs less as there are units too many, unless they are many, if that is sooner done. */
+static void fit_slabs(fitting *f)
+{
+    for (int64_t i = 0; i < f->nparts; i++) {
+        part *p = &f->parts[i];
+        int64_t units = p->units, over = units_of(f) - KILN_CUDA_TILE_BLOCKS;
+        if (over < 1 || 2 * over > units || !kiln_cuda_recut_strand(f->chain, p->step, units - over))
+            continue;
+        look_at(f, p);
+        int64_t time = deal(f);
+        if (time < f->time) {
+            f->time = time;
+            continue;
+        }
+        kiln_cuda_recut_strand(f->chain, p->step, units);
+        look_at(f, p);
+    }
+}
+
+bool kiln_cuda_chain_fit(kiln_cuda_chain *chain)
+{
+    fitting f = {.chain = chain, .parts = kiln_alloc((size_t)chain->nsteps + 1, sizeof *f.parts)};
+    if (!f.parts)
+        return false;
+    for (int32_t wave = 0; wave < chain->nwaves; wave++) {
+        list_parts(&f, wave);
+        f.time = deal(&f);
+        if (units_of(&f) <= KILN_CUDA_TILE_BLOCKS)
+            continue;
+        fit_slabs(&f);
+        fit_tiles(&f);
+    }
+    kiln_free(f.parts);
+    return true;
+}

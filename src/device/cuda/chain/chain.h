@@ -1,0 +1,171 @@
+/* Chains: a run of a plan's small kernels as one generated kernel. Launching a kernel costs more than most of them
+ * take, so all blocks stay and walk through the kernels in waves: what has no reason to wait for each other is one
+ * wave, and between two waves is a barrier of the whole grid. Kernels so small that one block does them follow each
+ * other in that block (a strand) without such a barrier; so do, slab by slab of their rows, kernels that work row by
+ * row. The arithmetic is that of the kernels compiled ahead, so
+ * results are the same bits whichever runs. */
+#ifndef KILN_CUDA_CHAIN_H
+#define KILN_CUDA_CHAIN_H
+
+#include "device/cuda/chain/multirun.h"
+#include "device/cuda/common/depend.h"
+#include "device/cuda/group/program.h"
+#include "device/cuda/kernels/samples.h"
+#include "device/cuda/kernels/softmax.h"
+#include "device/cuda/gemm/tiled.h"
+#include "device/cuda/chain/parameters.h"
+
+/* ---- What a chain consists of (chain.c) ---- */
+
+typedef enum kiln_cuda_step_kind {
+    KILN_CUDA_STEP_MAP,
+    KILN_CUDA_STEP_ROWS,
+    KILN_CUDA_STEP_COLUMNS,
+    KILN_CUDA_STEP_COMBINE, /* the second half of a reduction in chunks */
+    KILN_CUDA_STEP_PRODUCT,
+    KILN_CUDA_STEP_JOIN, /* the second half of a product in cuts */
+    KILN_CUDA_STEP_SOFTMAX,
+    KILN_CUDA_STEP_PICK,
+    KILN_CUDA_STEP_PLACE,
+    KILN_CUDA_STEP_SAMPLES,
+    KILN_CUDA_STEP_FIND
+} kiln_cuda_step_kind;
+
+typedef struct kiln_cuda_step {
+    kiln_cuda_step_kind kind;
+    int32_t kernel;             /* of the plan */
+    bool guarded;               /* writes to a slot */
+    int64_t units;              /* pieces that blocks take */
+    int32_t latest;             /* the last wave in which nobody would have to wait for it longer */
+    int32_t wave, strand;       /* strand: -1 for steps by themselves, which all blocks share */
+    int64_t slab;               /* rows of a unit of its strand; 0: one block does the whole strand */
+    int pointers, words;        /* its first ones */
+    kiln_cuda_lowered *group;   /* NULL: none */
+    kiln_cuda_matrices product; /* without addresses */
+    kiln_cuda_tiling tiling;
+    bool tf32;                 /* how it may be tiled */
+    kiln_cuda_samples samples; /* likewise */
+} kiln_cuda_step;
+
+typedef struct kiln_cuda_pointer { /* an address of the parameters */
+    int32_t buffer;
+    int64_t bytes; /* from its start */
+    int64_t own;   /* where the buffer starts in the chain's own memory, and 1 more; 0: it is not there */
+} kiln_cuda_pointer;
+
+typedef struct kiln_cuda_word { /* a scalar of the parameters */
+    int32_t scalar;
+    uint8_t cls; /* kiln_pw_class */
+    bool as_index;
+} kiln_cuda_word;
+
+typedef struct kiln_cuda_chain {
+    const kiln_plan *plan;
+    int32_t first, end; /* kernels of the plan */
+    bool alone;         /* the whole plan: it needs no graph, and scalars are parameters */
+    kiln_cuda_step *steps;
+    int64_t nsteps, steps_capacity;
+    int nwaves;
+    kiln_cuda_pointer *pointers;
+    int64_t npointers, pointers_capacity;
+    kiln_cuda_word *words;
+    int64_t nwords, words_capacity;
+    size_t shared;
+    int64_t most_units; /* in a wave */
+    int32_t prefetch;   /* the wave behind which the next run's batch is gathered; 0: a run gathers its own */
+    size_t own_bytes;   /* for the batch of a run */
+    kiln_address own;   /* on the device, for two: every other run has the second. Taken before the first launch */
+    char *text;         /* written when it is first asked for */
+    kiln_cuda_multirun multirun; /* runs that are to be launched */
+    unsigned long long *barrier; /* on the device */
+    unsigned long long passed;   /* its count */
+    uint64_t failures;           /* how many the device had seen when the count was last set to 0 */
+} kiln_cuda_chain;
+
+/* Whether a kernel can be a part of a chain; `large`: also if it is a product that a library is faster at. */
+bool kiln_cuda_can_chain(const kiln_cuda_call *c, bool large);
+
+/* The chain of kernels first … end-1, which all can; `c` is a call of any of them, with a binding. NULL with an error.
+ */
+kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_waits *w, int32_t first, int32_t end,
+                                     unsigned long long *barrier);
+void kiln_cuda_chain_free(kiln_cuda_chain *chain);
+
+/* How a product of the chain is tiled, whether the chain runs or its kernels one by one; NULL for other kernels. */
+const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel);
+
+/* Its kernel; NULL as long as that is not there. False with an error. */
+bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const void **kernel);
+
+/* ---- Launching (chain_launch.c) ---- */
+
+/* Adds a run to those of the next launch. `scalars`: where on the device they are, unless the chain is alone. False,
+ * without an error, if there is no room. */
+bool kiln_cuda_chain_add(kiln_cuda_chain *chain, const kiln_binding *b, const double *scalars);
+
+/* Launches what was added, of which nothing is left then. `first`: the number of its first run where the chain is
+ * alone, else 0. */
+bool kiln_cuda_chain_launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const void *kernel, uint64_t first);
+
+/* ---- The order of its steps (waves.c) ---- */
+
+/* Sets waves, strands and tiles. False with an error. */
+bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w);
+
+/* Whether a step goes on with the one before it, of the same kernel. */
+static inline bool kiln_cuda_is_second(const kiln_cuda_step *s)
+{
+    return s->kind == KILN_CUDA_STEP_COMBINE || s->kind == KILN_CUDA_STEP_JOIN;
+}
+
+bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step);
+
+/* ---- Units and how long they take (times.c) ---- */
+
+/* About how long a step takes if it has the device to itself, in nanoseconds. */
+int64_t kiln_cuda_step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
+
+/* The parts of a wave are steps by themselves and strands, each told by its first step. Blocks take the units of the
+ * longest first; the part behind `part` in that order, or the first behind -1; -1: there are no more. */
+int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t part);
+
+/* How many units a part has, and how long each takes. A strand has one, or slabs. */
+int64_t kiln_cuda_part_units(const kiln_cuda_chain *chain, int64_t part);
+int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part);
+
+int64_t kiln_cuda_tile_time(const kiln_cuda_tiling *t);
+
+/* Of all parts together. */
+int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
+
+/* ---- Parts that share the blocks (balance.c) ---- */
+
+/* Makes tiles and slabs larger where a wave with more units than blocks is over sooner then. False with an error. */
+bool kiln_cuda_chain_fit(kiln_cuda_chain *chain);
+
+/* ---- Gathering ahead (prefetch.c) ---- */
+
+/* Sets `ahead` and `own_bytes` of an arranged chain. */
+void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain);
+
+/* ---- Strands of slabs (slabs.c) ---- */
+
+/* Whether a step works row by row, so that it can be done in slabs. */
+bool kiln_cuda_has_rows(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
+
+/* Whether each slab of the step needs no more of a strand's steps, all of them before it, than the same slab. */
+bool kiln_cuda_goes_on(const kiln_cuda_chain *chain, int64_t step, int32_t strand);
+
+/* Cuts the strand that a step is the first of; one of a single step, which gains nothing by it, is none any more. */
+void kiln_cuda_cut_strand(kiln_cuda_chain *chain, int64_t step);
+
+/* Cuts a strand of slabs into so many, or less. False where the step begins none, or slabs cannot be larger. */
+bool kiln_cuda_recut_strand(kiln_cuda_chain *chain, int64_t step, int64_t slabs);
+
+/* How many items of the step, as its device function counts them, a slab has. */
+int64_t kiln_cuda_slab_items(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
+
+/* ---- Its text (chain/text.c) ---- */
+char *kiln_cuda_chain_text(const kiln_cuda_chain *chain);
+
+#endif

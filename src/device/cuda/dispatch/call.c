@@ -1,0 +1,118 @@
+/* Calls: what launchers get for a kernel of a plan, and which launcher that is. */
+#include <string.h>
+#include "core/fail.h"
+#include "device/cuda/common/depend.h"
+#include "device/cuda/dispatch/call.h"
+#include "device/cuda/gemm/matmul.h"
+#include "device/cuda/group/program.h"
+
+/* ---- Kernels by operation ---- */
+
+static const kiln_cuda_kernel *const tables[] = {
+    kiln_cuda_kernels_rows,   kiln_cuda_kernels_index,   kiln_cuda_kernels_sort,   kiln_cuda_kernels_pool,
+    kiln_cuda_kernels_resize, kiln_cuda_kernels_random,  kiln_cuda_kernels_conv,   kiln_cuda_kernels_attention,
+    kiln_cuda_kernels_lstm,   kiln_cuda_kernels_samples, kiln_cuda_kernels_require};
+
+static const kiln_cuda_kernel *find_kernel(const kiln_op *op, kiln_dtype dtype)
+{
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (const kiln_cuda_kernel *k = tables[t]; k->op; k++)
+            if (strcmp(k->op, op->name) == 0 && k->dtypes >> dtype & 1)
+                return k;
+    return NULL;
+}
+
+bool kiln_cuda_supports(void *dev, const kiln_op *op, kiln_dtype dtype)
+{
+    (void)dev;
+    switch (op->cls) {
+    case KILN_CLASS_VIEW:
+    case KILN_CLASS_POINTWISE:
+    case KILN_CLASS_REDUCE: return true;
+    case KILN_CLASS_MATMUL: return kiln_dtype_is_float(dtype);
+    default: return find_kernel(op, dtype) != NULL;
+    }
+}
+
+static kiln_dtype first_dtype(const kiln_kernel *k)
+{
+    return (kiln_dtype)(k->nin && k->in[0].buffer >= 0 ? k->in[0].dtype : k->out[0].dtype);
+}
+
+/* ---- Calls ---- */
+
+static kiln_cuda_operand plain_operand(const kiln_cuda_call *c, const kiln_operand *o)
+{
+    kiln_cuda_operand p = {0};
+    if (o->buffer < 0)
+        return p;
+    p.dtype = (kiln_dtype)o->dtype;
+    p.ndim = o->ndim;
+    p.shape = o->shape;
+    p.stride = o->stride;
+    if (c->binding)
+        p.data = kiln_cuda_address(c, o);
+    return p;
+}
+
+void kiln_cuda_make_call(kiln_cuda_call *c, kiln_cuda_device *d, const kiln_plan *plan, const kiln_kernel *k,
+                         const kiln_binding *binding, const double *scalars)
+{
+    *c = (kiln_cuda_call){.device = d,
+                          .stream = d->run_stream,
+                          .name = k->op ? k->op->name : "a fused group",
+                          .kernel = k,
+                          .nin = k->nin,
+                          .nout = k->nout,
+                          .ints = k->ints,
+                          .nints = k->nints,
+                          .nfloats = k->nscalars,
+                          .multiprocessors = d->multiprocessors,
+                          .plan = plan,
+                          .binding = binding};
+    c->scalars = scalars;
+    c->floats = scalars ? scalars + k->scalars : NULL;
+    for (int i = 0; i < k->nin; i++)
+        c->in[i] = plain_operand(c, &k->in[i]);
+    for (int j = 0; j < k->nout; j++)
+        c->out[j] = plain_operand(c, &k->out[j]);
+    if (!binding)
+        return;
+    if (k->workspace >= 0)
+        c->workspace = (void *)(uintptr_t)kiln_buffer_address(plan, binding, k->workspace);
+    c->fault = (kiln_cuda_fault){.state = d->state, .record = d->mapped, .kernel = (int32_t)(k - plan->kernels)};
+    c->stop = kiln_cuda_writes_slot(plan, k) ? &d->state->stop : NULL;
+}
+
+size_t kiln_cuda_workspace(void *dev, const kiln_kernel *k)
+{
+    kiln_cuda_call c;
+    kiln_cuda_make_call(&c, dev, NULL, k, NULL, NULL);
+    if (k->op && k->op->cls == KILN_CLASS_MATMUL)
+        return kiln_cuda_matmul_workspace(&c);
+    if (k->group)
+        return kiln_cuda_group_workspace(dev, k->group);
+    const kiln_cuda_kernel *kernel = find_kernel(k->op, first_dtype(k));
+    return kernel && kernel->workspace ? kernel->workspace(&c) : 0;
+}
+
+bool kiln_cuda_launched(const kiln_cuda_call *c)
+{
+    cudaError_t e = cudaGetLastError();
+    return e == cudaSuccess || kiln_fail(kiln_cuda_code(c->device, e), c->name, "cuda:%d: launching %s failed: %s",
+                                         c->device->index, c->name, cudaGetErrorString(e));
+}
+
+bool kiln_cuda_launch(const kiln_cuda_call *c)
+{
+    const kiln_kernel *k = c->kernel;
+    if (k->op && k->op->cls == KILN_CLASS_MATMUL)
+        return kiln_cuda_matmul_launch(c);
+    if (k->group)
+        return kiln_cuda_group_launch(c, k->group, NULL);
+    const kiln_cuda_kernel *kernel = find_kernel(k->op, first_dtype(k));
+    if (!kernel)
+        return kiln_fail(KILN_E_UNSUPPORTED, k->op->name, "cuda has no kernel for %s in %s", k->op->name,
+                         kiln_dtype_name(first_dtype(k)));
+    return kernel->launch(c);
+}
