@@ -9,7 +9,7 @@
 
 #include "core/clock.h"
 #include "core/parallel.h"
-#include "device/cpu/gemm.h"
+#include "device/cpu/gemm/gemm.h"
 
 #ifdef KILN_HAVE_BLIS
 #include <cblas.h>

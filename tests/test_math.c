@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "device/cpu/isa.h"
-#include "device/cpu/pointwise.h"
+#include "device/cpu/common/isa.h"
+#include "device/cpu/group/pointwise.h"
 
 typedef long double real;
 

@@ -13,9 +13,9 @@
 #include "core/fork.h"
 #include "core/hash.h"
 #include "core/parallel.h"
-#include "device/cpu/call.h"
-#include "device/cpu/cpu.h"
-#include "device/cpu/matmul.h"
+#include "device/cpu/common/call.h"
+#include "device/cpu/common/cpu.h"
+#include "device/cpu/gemm/matmul.h"
 
 /* ---- The structured kernels ---- */
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include "core/alloc.h"
 #include "core/fail.h"
-#include "device/cpu/cpu.h"
+#include "device/cpu/common/cpu.h"
 
 _Thread_local kiln_witness kiln_sim_witnesses[MAX_DEVICES];
 

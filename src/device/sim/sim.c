@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include "core/alloc.h"
 #include "core/fail.h"
-#include "device/cpu/cpu.h"
+#include "device/cpu/common/cpu.h"
 #include "device/sim/queue.h"
 
 /* Added to host addresses: no x86-64 or arm64 program can dereference the sum. */

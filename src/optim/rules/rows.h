@@ -38,7 +38,7 @@ static inline void assign(kiln_update *u, kiln_register to, kiln_register value)
     kiln_formula_assign(&u->formula, to, value);
 }
 
-/* ---- What formulas share. The chains are written so that the CPU joins them (device/cpu/join.def). ---- */
+/* ---- What formulas share. The chains are written so that the CPU joins them (device/cpu/group/join.def). ---- */
 
 /* a·s + b·t */
 static inline kiln_register blend(kiln_update *u, kiln_register a, double s, kiln_register b, double t)

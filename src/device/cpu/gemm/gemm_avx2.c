@@ -1,0 +1,29 @@
+/* Matrix multiplication's inner loops for AVX2 with FMA: 6 × 2 accumulators out of 16 registers. */
+#include "device/cpu/gemm/gemm_kernels.h"
+
+#if defined(__AVX2__) && defined(__FMA__)
+
+#include <immintrin.h>
+
+#define KILN_GEMM_BYTES   32
+#define KILN_GEMM_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+
+#define KILN_GEMM_HALVES
+#define KILN_GEMM_REAL         float
+#define KILN_GEMM_NAME(x)      x##_f32
+#define KILN_GEMM_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#include "device/cpu/gemm/gemm_kernels.h"
+
+#define KILN_GEMM_REAL         double
+#define KILN_GEMM_NAME(x)      x##_f64
+#define KILN_GEMM_FMA(a, b, c) _mm256_fmadd_pd(a, b, c)
+#include "device/cpu/gemm/gemm_kernels.h"
+
+static const kiln_gemm_kernels table = KILN_GEMM_TABLE(6, KILN_GEMM_BYTES);
+const kiln_gemm_kernels *const kiln_gemm_avx2 = &table;
+
+#else
+
+const kiln_gemm_kernels *const kiln_gemm_avx2 = NULL;
+
+#endif

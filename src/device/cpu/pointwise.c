@@ -1,9 +1,0 @@
-/* Which pointwise kernels this machine runs. */
-#include "device/cpu/pointwise.h"
-
-#include "device/cpu/isa.h"
-
-const kiln_pw_table *kiln_pw_best(void)
-{
-    return kiln_isa_pick(kiln_pw_plain, kiln_pw_avx2, kiln_pw_avx512);
-}

@@ -1,4 +1,0 @@
-/* Pointwise kernels for any machine. */
-#define KILN_PW_TABLE kiln_pw_plain
-#define KILN_PW_ISA   "plain"
-#include "device/cpu/pointwise_kernels.h"

@@ -1,3 +1,0 @@
-/* Pooling loops for any machine. */
-#define POOL_TABLE kiln_pool_plain
-#include "device/cpu/pool_kernels.h"

@@ -1,3 +1,0 @@
-/* Row kernels for any machine. */
-#define ROWS_TABLE kiln_rows_plain
-#include "device/cpu/rows_isa.h"
