@@ -433,6 +433,13 @@ DEFINE_OWN(kiln_zero_grad)
     kiln_zero_grad(any_optim());
 }
 
+DEFINE_OWN(kiln_optim_defaults)
+{
+    kiln_optim_options o = kiln_optim_defaults(optimizer_name());
+    must(kiln_ok() ? o.lr > 0 : o.lr == 0);
+    must(o.exact);
+}
+
 DEFINE_OWN(kiln_optim_lr)
 {
     double lr = kiln_optim_lr(any_optim(), any_int());

@@ -110,18 +110,36 @@ static kiln_norm_options norm_options(const kiln_layer_args *a)
     };
 }
 
-static kiln_module *build_norm(kiln_model_builder *b, const kiln_layer_args *a)
+/* Each of the four: what they are made with, unless the weights of so many channels would be too many. */
+static bool norm_fits(kiln_model_builder *b, const kiln_layer_args *a, int64_t channels, kiln_norm_options *options)
 {
-    int64_t channels = b->shape[1];
-    if (!kiln_model_room(b, a, 4 * (double)(channels > last_size(b) ? channels : last_size(b))))
-        return NULL;
-    kiln_norm_options options = norm_options(a);
-    switch (a->layer->name[0]) {
-    case 'b': return kiln_nn_batch_norm_(channels, &options);
-    case 'l': return kiln_nn_layer_norm_(last_size(b), &options);
-    case 'r': return kiln_nn_rms_norm_(last_size(b), &options);
-    default: return kiln_nn_group_norm_(whole(a, "groups", 1), channels, &options);
-    }
+    *options = norm_options(a);
+    return kiln_model_room(b, a, 4 * (double)channels);
+}
+
+static kiln_module *build_batch_norm(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    kiln_norm_options options;
+    return norm_fits(b, a, b->shape[1], &options) ? kiln_nn_batch_norm_(b->shape[1], &options) : NULL;
+}
+
+static kiln_module *build_layer_norm(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    kiln_norm_options options;
+    return norm_fits(b, a, last_size(b), &options) ? kiln_nn_layer_norm_(last_size(b), &options) : NULL;
+}
+
+static kiln_module *build_rms_norm(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    kiln_norm_options options;
+    return norm_fits(b, a, last_size(b), &options) ? kiln_nn_rms_norm_(last_size(b), &options) : NULL;
+}
+
+static kiln_module *build_group_norm(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    kiln_norm_options options;
+    return norm_fits(b, a, b->shape[1], &options) ? kiln_nn_group_norm_(whole(a, "groups", 1), b->shape[1], &options)
+                                                  : NULL;
 }
 
 static kiln_module *build_attention(kiln_model_builder *b, const kiln_layer_args *a)
@@ -133,12 +151,13 @@ static kiln_module *build_attention(kiln_model_builder *b, const kiln_layer_args
                                        .causal = flag(a, "causal", false), .no_bias = !flag(a, "bias", true));
 }
 
-static kiln_module *build_recurrent(kiln_model_builder *b, const kiln_layer_args *a)
+typedef kiln_module *recurrent(int64_t in, int64_t hidden, const kiln_recurrent_options *options);
+
+static kiln_module *build_recurrent(kiln_model_builder *b, const kiln_layer_args *a, double gates, recurrent *make)
 {
     int64_t in = last_size(b), hidden = whole(a, "hidden", 0), layers = whole(a, "layers", 1);
     bool both = flag(a, "bidirectional", false);
-    char kind = a->layer->name[0];
-    double gates = kind == 'l' ? 4 : kind == 'g' ? 3 : 1, directions = both ? 2 : 1;
+    double directions = both ? 2 : 1;
     double widest = (double)in > (double)hidden * directions ? (double)in : (double)hidden * directions;
     if (!kiln_model_room(b, a, (double)layers * directions * gates * (double)hidden * (widest + (double)hidden + 2)))
         return NULL;
@@ -151,37 +170,62 @@ static kiln_module *build_recurrent(kiln_model_builder *b, const kiln_layer_args
         .no_bias = !flag(a, "bias", true),
         .relu = whole(a, "activation", 0) == 1,
     };
-    return kind == 'l'   ? kiln_nn_lstm_(in, hidden, &options)
-           : kind == 'g' ? kiln_nn_gru_(in, hidden, &options)
-                         : kiln_nn_rnn_(in, hidden, &options);
+    return make(in, hidden, &options);
+}
+
+static kiln_module *build_lstm(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    return build_recurrent(b, a, 4, kiln_nn_lstm_);
+}
+
+static kiln_module *build_gru(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    return build_recurrent(b, a, 3, kiln_nn_gru_);
+}
+
+static kiln_module *build_rnn(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    return build_recurrent(b, a, 1, kiln_nn_rnn_);
 }
 
 /* ---- Layers without ---- */
 
-static kiln_module *build_pool(kiln_model_builder *b, const kiln_layer_args *a)
+static kiln_layer_pool_options pool_options(const kiln_layer_args *a)
 {
-    int64_t kernel = whole(a, "kernel", 0);
-    kiln_layer_pool_options options = {
-        .size = sizeof options,
+    return (kiln_layer_pool_options){
+        .size = sizeof(kiln_layer_pool_options),
         .stride = whole(a, "stride", 0),
         .padding = whole(a, "padding", 0),
         .dilation = whole(a, "dilation", 0),
         .ceil_mode = flag(a, "ceil_mode", false),
         .exclude_pad = !flag(a, "count_include_pad", true),
     };
-    bool max = a->layer->name[0] == 'm';
-    if (b->ndim == 3)
-        return max ? kiln_nn_max_pool1d_(kernel, &options) : kiln_nn_avg_pool1d_(kernel, &options);
-    return max ? kiln_nn_max_pool2d_(kernel, &options) : kiln_nn_avg_pool2d_(kernel, &options);
 }
 
-static kiln_module *build_adaptive(kiln_model_builder *b, const kiln_layer_args *a)
+static kiln_module *build_max_pool(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    int64_t kernel = whole(a, "kernel", 0);
+    kiln_layer_pool_options options = pool_options(a);
+    return b->ndim == 3 ? kiln_nn_max_pool1d_(kernel, &options) : kiln_nn_max_pool2d_(kernel, &options);
+}
+
+static kiln_module *build_avg_pool(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    int64_t kernel = whole(a, "kernel", 0);
+    kiln_layer_pool_options options = pool_options(a);
+    return b->ndim == 3 ? kiln_nn_avg_pool1d_(kernel, &options) : kiln_nn_avg_pool2d_(kernel, &options);
+}
+
+static kiln_module *build_adaptive_max(kiln_model_builder *b, const kiln_layer_args *a)
 {
     int64_t height = whole(a, "size", 1), width = width_of(a, "size") ? width_of(a, "size") : height;
-    bool max = strstr(a->layer->name, "max") != NULL;
-    if (b->ndim == 3)
-        return max ? kiln_nn_adaptive_max_pool1d(height) : kiln_nn_adaptive_avg_pool1d(height);
-    return max ? kiln_nn_adaptive_max_pool2d(height, width) : kiln_nn_adaptive_avg_pool2d(height, width);
+    return b->ndim == 3 ? kiln_nn_adaptive_max_pool1d(height) : kiln_nn_adaptive_max_pool2d(height, width);
+}
+
+static kiln_module *build_adaptive_avg(kiln_model_builder *b, const kiln_layer_args *a)
+{
+    int64_t height = whole(a, "size", 1), width = width_of(a, "size") ? width_of(a, "size") : height;
+    return b->ndim == 3 ? kiln_nn_adaptive_avg_pool1d(height) : kiln_nn_adaptive_avg_pool2d(height, width);
 }
 
 static kiln_module *build_unflatten(kiln_model_builder *b, const kiln_layer_args *a)
@@ -314,25 +358,20 @@ static kiln_module *build_residual(kiln_model_builder *b, const kiln_layer_args 
         name,                                                                                                          \
             {NEEDED("kernel", 1, BIG), WHOLE("stride", 1, BIG), WHOLE("padding", 0, BIG), WHOLE("dilation", 1, BIG),   \
              FLAG("ceil_mode")},                                                                                       \
-            build_pool, dims                                                                                           \
+            build_max_pool, dims                                                                                       \
     }
 #define AVG_POOL(name, dims)                                                                                           \
     {                                                                                                                  \
         name,                                                                                                          \
             {NEEDED("kernel", 1, BIG), WHOLE("stride", 1, BIG), WHOLE("padding", 0, BIG), FLAG("ceil_mode"),           \
              FLAG("count_include_pad")},                                                                               \
-            build_pool, dims                                                                                           \
+            build_avg_pool, dims                                                                                       \
     }
-#define RECURRENT(name, ...)                                                                                           \
+#define RECURRENT(layer, ...)                                                                                          \
     {                                                                                                                  \
-        name,                                                                                                          \
-            {NEEDED("hidden", 1, BIG),                                                                                 \
-             WHOLE("layers", 1, 1000),                                                                                 \
-             NUMBER("dropout", 0, 1),                                                                                  \
-             FLAG("bidirectional"),                                                                                    \
-             FLAG("bias"),                                                                                             \
-             ##__VA_ARGS__},                                                                                           \
-            build_recurrent, STEPS                                                                                     \
+#layer, {NEEDED("hidden", 1, BIG), WHOLE("layers", 1, 1000), NUMBER("dropout", 0, 1), FLAG("bidirectional"),   \
+                 FLAG("bias"), ##__VA_ARGS__ },                                                                        \
+                 build_##layer, STEPS                                                                                  \
     }
 #define PLAIN(layer)                                                                                                   \
     {                                                                                                                  \
@@ -352,20 +391,20 @@ const kiln_layer kiln_layers[] = {
      NULL},
     {"batch_norm",
      {NUMBER("eps", 1e-30, 1), NUMBER("momentum", 1e-30, 1), FLAG("affine"), FLAG("tracking")},
-     build_norm,
+     build_batch_norm,
      0,
      NULL},
-    {"layer_norm", {NUMBER("eps", 1e-30, 1), FLAG("affine"), FLAG("bias")}, build_norm, 0, NULL},
-    {"rms_norm", {NUMBER("eps", 1e-30, 1), FLAG("affine")}, build_norm, 0, NULL},
-    {"group_norm", {NEEDED("groups", 1, BIG), NUMBER("eps", 1e-30, 1), FLAG("affine")}, build_norm, 0, NULL},
+    {"layer_norm", {NUMBER("eps", 1e-30, 1), FLAG("affine"), FLAG("bias")}, build_layer_norm, 0, NULL},
+    {"rms_norm", {NUMBER("eps", 1e-30, 1), FLAG("affine")}, build_rms_norm, 0, NULL},
+    {"group_norm", {NEEDED("groups", 1, BIG), NUMBER("eps", 1e-30, 1), FLAG("affine")}, build_group_norm, 0, NULL},
     MAX_POOL("max_pool1d", SERIES),
     MAX_POOL("max_pool2d", IMAGE),
     AVG_POOL("avg_pool1d", SERIES),
     AVG_POOL("avg_pool2d", IMAGE),
-    {"adaptive_avg_pool1d", {WHOLE("size", 1, BIG)}, build_adaptive, SERIES},
-    {"adaptive_max_pool1d", {WHOLE("size", 1, BIG)}, build_adaptive, SERIES},
-    {"adaptive_avg_pool2d", {PAIR("size", 1)}, build_adaptive, IMAGE},
-    {"adaptive_max_pool2d", {PAIR("size", 1)}, build_adaptive, IMAGE},
+    {"adaptive_avg_pool1d", {WHOLE("size", 1, BIG)}, build_adaptive_avg, SERIES},
+    {"adaptive_max_pool1d", {WHOLE("size", 1, BIG)}, build_adaptive_max, SERIES},
+    {"adaptive_avg_pool2d", {PAIR("size", 1)}, build_adaptive_avg, IMAGE},
+    {"adaptive_max_pool2d", {PAIR("size", 1)}, build_adaptive_max, IMAGE},
     PLAIN(relu),
     PLAIN(relu6),
     {"leaky_relu", {NUMBER("slope", -BIG, BIG)}, build_leaky_relu, 0, NULL},
@@ -399,9 +438,9 @@ const kiln_layer kiln_layers[] = {
      {NEEDED("heads", 1, BIG), NUMBER("dropout", 0, 1), FLAG("causal"), FLAG("bias")},
      build_attention,
      STEPS},
-    RECURRENT("rnn", {"activation", KILN_OPTION_WORD, false, 0, 0, "tanh relu"}),
-    RECURRENT("gru"),
-    RECURRENT("lstm"),
+    RECURRENT(rnn, {"activation", KILN_OPTION_WORD, false, 0, 0, "tanh relu"}),
+    RECURRENT(gru),
+    RECURRENT(lstm),
     {"sequential", {LAYERS("layers", true)}, build_sequential, 0, NULL},
     {"residual", {LAYERS("body", true), LAYERS("shortcut", false)}, build_residual, 0, NULL},
     {"repeat", {LAYERS("layers", true), NEEDED("times", 1, 10000)}, build_repeat, 0, NULL},

@@ -2,6 +2,7 @@
  * whose kernel never writes the scores to memory; with them, a composition. */
 #include <math.h>
 #include <string.h>
+#include "core/counts.h"
 #include "ops/op.h"
 
 extern const kiln_op kiln_op_dropout, kiln_op_attention_grad;
@@ -73,6 +74,25 @@ static bool attention_rule(kiln_grad_call *g)
     return kiln_op_call(&kiln_op_attention_grad, in, 7, g->attrs, g->gin);
 }
 
+/* Products of the scores' size: `of_q` that sum over the width of q, `of_v` over that of v; causal ones half of it. */
+static int64_t score_flops(const kiln_work *w, int of_q, int of_v)
+{
+    const kiln_work_shape *q = &w->in[0], *v = &w->in[2];
+    int64_t scores = kiln_times(kiln_count(q->ndim - 1, q->shape), v->shape[v->ndim - 2]);
+    int64_t widths = of_q * q->shape[q->ndim - 1] + of_v * v->shape[v->ndim - 1];
+    return kiln_times(scores, w->ints[0] ? widths : 2 * widths);
+}
+
+static int64_t attention_flops(const kiln_work *w)
+{
+    return score_flops(w, 1, 1);
+}
+
+static int64_t attention_grad_flops(const kiln_work *w)
+{
+    return score_flops(w, 3, 2);
+}
+
 const kiln_op kiln_op_attention = {
     .name = "attention",
     .attrs = "causal | scale",
@@ -85,6 +105,7 @@ const kiln_op kiln_op_attention = {
     .compose = attention_compose,
     .grad_reads = {KILN_READS_OPERANDS | KILN_READS_RESULT},
     .grad = attention_rule,
+    .flops = attention_flops,
     .cases = KILN_CASES{"x[3,4] x[5,4] x[5,2] | 0 | 0.5", "x[2,3,4] x[2,3,4] x[2,3,4] | 1 | 0.5",
                         "x[2,7,3] x[2,4,3] x[2,4,5] | 1 | -0.5", "x[1,2,3,4] x[1,2,8,4] x[1,2,8,4] | 1 | 0.3",
                         "x[2,0,4] x[2,3,4] x[2,3,4] | 0 | 1", "x[0,3,4] x[0,3,4] x[0,3,4] | 1 | 1", NULL},
@@ -202,6 +223,7 @@ const kiln_op kiln_op_attention_grad = {
     .infer = attention_grad_infer,
     .compose = attention_grad_compose,
     .grad = attention_grad_rule,
+    .flops = attention_grad_flops,
     .cases = KILN_CASES{"x[3,4] x[5,4] x[5,2] x[3,2] x[3] x[3,2] x[3] | 0 | 0.5",
                         "x[2,3,4] x[2,3,4] x[2,3,4] x[2,3,4] x[2,3] x[2,3,4] - | 1 | 0.5",
                         "x[2,7,3] x[2,4,3] x[2,4,5] x[2,7,5] x[2,7] x[2,7,5] - | 1 | -0.3",

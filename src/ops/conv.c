@@ -4,6 +4,7 @@
  * convolution_weight_grad(gy, x)  the adjoint in w Each is linear in both operands, so the gradient of any is made of
  * the other two. The public operations are compositions that add defaults, the bias, and dims for 1-d and unbatched
  * input. */
+#include "core/counts.h"
 #include "core/options.h"
 #include "ops/windows.h"
 
@@ -525,6 +526,28 @@ kiln_tensor *kiln_conv_transpose2d_(kiln_tensor *x, kiln_tensor *weight, kiln_te
 
 /* ---- Records ---- */
 
+/* x·w, gy·w or gy·x: every product belongs to an output place and a weight. */
+static int64_t conv_flops(const kiln_work_shape *y, const kiln_work_shape *w)
+{
+    int64_t places = kiln_times(y->shape[0], kiln_times(y->shape[2], y->shape[3]));
+    return kiln_times(kiln_times(2, places), kiln_count(w->ndim, w->shape));
+}
+
+static int64_t convolution_flops(const kiln_work *w)
+{
+    return conv_flops(&w->out[0], &w->in[1]);
+}
+
+static int64_t convolution_input_grad_flops(const kiln_work *w)
+{
+    return conv_flops(&w->in[0], &w->in[1]);
+}
+
+static int64_t convolution_weight_grad_flops(const kiln_work *w)
+{
+    return conv_flops(&w->in[0], &w->out[0]);
+}
+
 const kiln_op kiln_op_convolution = {
     .name = "convolution",
     .attrs = CONV_ATTRS,
@@ -537,6 +560,7 @@ const kiln_op kiln_op_convolution = {
     .compose = convolution_compose,
     .grad_reads = {KILN_READS_Y, KILN_READS_X},
     .grad = convolution_grad,
+    .flops = convolution_flops,
     .cases = KILN_CASES{"x[2,3,5,6] x[4,3,3,2] | 1 1 0 0 1 1 1", "x[2,4,7,6] x[6,2,3,3] | 2 1 1 2 1 2 2",
                         "x[1,3,4,4] x[3,1,3,3] | 1 1 1 1 1 1 3", "x[3,2,1,9] x[5,2,1,4] | 1 2 0 3 1 2 1",
                         "x[1,2,4,5] x[3,2,1,1] | 1 1 0 0 1 1 1", "x[0,2,4,4] x[3,2,3,3] | 1 1 1 1 1 1 1", NULL},
@@ -553,6 +577,7 @@ const kiln_op kiln_op_convolution_input_grad = {
     .compose = convolution_input_grad_compose,
     .grad_reads = {KILN_READS_Y, KILN_READS_X},
     .grad = convolution_input_grad_grad,
+    .flops = convolution_input_grad_flops,
     .cases = KILN_CASES{"x[2,4,3,5] x[4,3,3,2] | 1 1 0 0 1 1 1 5 6", "x[2,6,4,6] x[6,2,3,3] | 2 1 1 2 1 2 2 7 6",
                         "x[1,3,4,4] x[3,1,3,3] | 1 1 1 1 1 1 3 4 4", "x[2,3,2,2] x[3,2,3,3] | 3 2 0 1 1 1 1 7 4",
                         "x[0,3,4,4] x[3,2,3,3] | 1 1 1 1 1 1 1 4 4", NULL},
@@ -568,6 +593,7 @@ const kiln_op kiln_op_convolution_weight_grad = {
     .infer = convolution_weight_grad_infer,
     .grad_reads = {KILN_READS_Y, KILN_READS_X},
     .grad = convolution_weight_grad_grad,
+    .flops = convolution_weight_grad_flops,
     .cases = KILN_CASES{"x[2,4,3,5] x[2,3,5,6] | 1 1 0 0 1 1 1 3 2", "x[2,6,4,6] x[2,4,7,6] | 2 1 1 2 1 2 2 3 3",
                         "x[1,3,4,4] x[1,3,4,4] | 1 1 1 1 1 1 3 3 3", "x[9,2,3,3] x[9,1,3,3] | 1 1 1 1 1 1 1 3 3",
                         "x[0,3,4,4] x[0,2,4,4] | 1 1 1 1 1 1 1 3 3", NULL},

@@ -4,6 +4,9 @@
 
 #include "ops/op.h"
 
+/* What gather, scatter and their kin want of indices: to be below the size of dim ints[0]. */
+kiln_demand kiln_demand_below_dim(int ndim, const int64_t *shape, const int64_t *ints);
+
 /* Sums a broadcast tensor back to `shape` (leading dims gone, others size 1 kept): the adjoint of broadcasting. */
 kiln_tensor *kiln_sum_to(kiln_tensor *t, int ndim, const int64_t *shape);
 

@@ -1,5 +1,5 @@
 /* Picking and placing elements by indices that are known only when the step runs. A bad index stops the step before it
- * changes anything: these records say so with checks_indices. */
+ * changes anything: these records say so with a demand. */
 #include "ops/helpers.h"
 #include "ops/view.h"
 
@@ -30,6 +30,11 @@ static bool check_fits(const kiln_call *c, int64_t *dim)
     return true;
 }
 
+kiln_demand kiln_demand_below_dim(int ndim, const int64_t *shape, const int64_t *ints)
+{
+    return (kiln_demand){ndim ? shape[ints[0]] : 1, INT64_MIN};
+}
+
 /* ---- gather ---- */
 
 static bool infer_gather(kiln_call *c)
@@ -52,10 +57,11 @@ const kiln_op kiln_op_gather = {
     .name = "gather",
     .attrs = "dim",
     .cls = KILN_CLASS_INDEX,
+    .picks = 1 << 0,
     .dtypes = KILN_T_ALL,
     .min_in = 2,
     .max_in = 2,
-    .checks_indices = true,
+    .demand = kiln_demand_below_dim,
     .infer = infer_gather,
     .grad_reads = {KILN_READS_Y},
     .grad = grad_gather,
@@ -172,7 +178,7 @@ const kiln_op kiln_op_scatter = {
     .dtypes = KILN_T_ALL,
     .min_in = 3,
     .max_in = 3,
-    .checks_indices = true,
+    .demand = kiln_demand_below_dim,
     .infer = infer_scatter,
     .grad_reads = {KILN_READS_Y},
     .grad = grad_scatter,
@@ -187,7 +193,7 @@ const kiln_op kiln_op_scatter_add = {
     .dtypes = KILN_T_NUMBERS,
     .min_in = 3,
     .max_in = 3,
-    .checks_indices = true,
+    .demand = kiln_demand_below_dim,
     .infer = infer_scatter,
     .grad_reads = {KILN_READS_NOTHING, KILN_READS_NOTHING, KILN_READS_Y},
     .grad = grad_scatter_add,
@@ -255,10 +261,11 @@ const kiln_op kiln_op_index_select = {
     .name = "index_select",
     .attrs = "dim",
     .cls = KILN_CLASS_INDEX,
+    .picks = 1 << 0,
     .dtypes = KILN_T_ALL,
     .min_in = 2,
     .max_in = 2,
-    .checks_indices = true,
+    .demand = kiln_demand_below_dim,
     .infer = infer_index_select,
     .grad_reads = {KILN_READS_Y},
     .grad = grad_index_select,
@@ -312,7 +319,7 @@ const kiln_op kiln_op_index_add = {
     .dtypes = KILN_T_NUMBERS,
     .min_in = 3,
     .max_in = 3,
-    .checks_indices = true,
+    .demand = kiln_demand_below_dim,
     .infer = infer_index_add,
     .grad_reads = {KILN_READS_NOTHING, KILN_READS_NOTHING, KILN_READS_Y},
     .grad = grad_index_add,

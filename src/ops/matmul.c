@@ -1,5 +1,6 @@
 /* Products: matmul is a node for operands of two and more dims; everything else is written with it. */
 #include <string.h>
+#include "core/counts.h"
 #include "ops/op.h"
 
 /* ---- matmul ---- */
@@ -138,6 +139,12 @@ static bool matmul_compose(kiln_call *c, kiln_tensor **out)
     return out[0] != NULL;
 }
 
+static int64_t matmul_flops(const kiln_work *w)
+{
+    const kiln_work_shape *a = &w->in[0];
+    return kiln_times(kiln_times(2, w->results), a->shape[a->ndim - 1]);
+}
+
 const kiln_op kiln_op_matmul = {
     .name = "matmul",
     .attrs = "",
@@ -149,6 +156,7 @@ const kiln_op kiln_op_matmul = {
     .grad_skips = KILN_SKIPS_RESULTS,
     .infer = matmul_infer,
     .compose = matmul_compose,
+    .flops = matmul_flops,
     .grad_reads = {KILN_READS_Y, KILN_READS_X},
     .grad = matmul_grad,
     .cases = KILN_CASES{"x[3,4] x[4,5]", "x[1,1] x[1,1]", "x[2,3,4] x[2,4,5]", "x[2,1,3,4] x[3,4,2]", "x[3,4] x[2,4,3]",

@@ -121,19 +121,50 @@ enum {
     KILN_PLACE_LAST    /* the last */
 };
 
+/* How a reduction folds elements together. */
+typedef enum kiln_fold {
+    KILN_FOLD_SUM,
+    KILN_FOLD_PROD,
+    KILN_FOLD_MAX,
+    KILN_FOLD_MIN,
+    KILN_FOLD_ANY,
+    KILN_FOLD_ALL,
+    KILN_FOLDS
+} kiln_fold;
+
+/* What an operation wants of the elements of operand 1, so that one that finds others fails while it runs: indices are
+ * to be below a limit, or to be `except`. Operations that want the same of the same operand need it looked at once. */
+typedef struct kiln_demand {
+    int64_t limit, except;
+} kiln_demand;
+
+/* A kernel's operands as counting its FLOP needs them. */
+typedef struct kiln_work_shape {
+    int ndim;
+    const int64_t *shape;
+} kiln_work_shape;
+
+typedef struct kiln_work {
+    int nin, nout;
+    kiln_work_shape in[KILN_MAX_INPUTS], out[KILN_MAX_OUTPUTS];
+    const int64_t *ints;
+    int64_t results; /* elements of the first output, also where a group finishes them */
+} kiln_work;
+
 struct kiln_op {
     const char *name; /* PyTorch's */
     const char
         *attrs; /* names of the integers, a bar, names of the floats: "dim keepdim | eps"; "dims..." for the rest */
     kiln_class cls;
     kiln_autocast_class autocast;
-    uint32_t dtypes;     /* KILN_T_*: of the first operand (for all "x" operands in the cases below) */
-    int8_t min_in;       /* operands that must be there */
-    int8_t max_in;       /* operands there can be; those from min_in on may be NULL */
-    int8_t nout;         /* 0 stands for 1 */
-    int16_t pointwise;   /* for KILN_CLASS_POINTWISE: its row in pointwise.def */
-    bool checks_indices; /* can fail while it runs: its kernels come before anything a step writes */
-    uint8_t grad_skips;  /* KILN_SKIPS_*: what its gradient does not look at */
+    uint32_t dtypes;    /* KILN_T_*: of the first operand (for all "x" operands in the cases below) */
+    int8_t min_in;      /* operands that must be there */
+    int8_t max_in;      /* operands there can be; those from min_in on may be NULL */
+    int8_t nout;        /* 0 stands for 1 */
+    int16_t pointwise;  /* for KILN_CLASS_POINTWISE: its row in pointwise.def */
+    uint8_t fold;       /* for KILN_CLASS_REDUCE: kiln_fold */
+    uint8_t picks;      /* a bit for each operand of which it reads no more elements than the result has */
+    uint8_t grad_skips; /* KILN_SKIPS_*: what its gradient does not look at */
     bool keeps_half; /* a composition that is right in 16 bits as it stands: it moves elements, or is one node. Others
                         get f16 and bf16 operands as f32, and their results are rounded once */
     const struct kiln_op *heart; /* of a composition that keeps_half: the node whose result it finishes, or NULL. Where
@@ -152,6 +183,12 @@ struct kiln_op {
 
     /* The gradient; NULL for operations that have none (their outputs then never need one). */
     bool (*grad)(kiln_grad_call *g);
+
+    /* NULL: it cannot fail while it runs. Where one can, its kernels come before anything that a step writes. */
+    kiln_demand (*demand)(int ndim, const int64_t *shape, const int64_t *ints); /* the shape is operand 0's */
+
+    /* Floating-point operations; NULL: one an element of its results. */
+    int64_t (*flops)(const kiln_work *w);
 
     /* Fills the error for what a kernel reported in place of a bad index, `at` the place it gave; NULL: it was an index
      * outside its range. */

@@ -96,14 +96,28 @@ static bool place_grad(kiln_grad_call *g)
     return g->gin[0] != NULL;
 }
 
+/* Classes below the number of them, or the one to ignore. */
+static kiln_demand pick_demand(int ndim, const int64_t *shape, const int64_t *ints)
+{
+    (void)ndim;
+    return (kiln_demand){shape[ints[0]], ints[1]};
+}
+
+static kiln_demand place_demand(int ndim, const int64_t *shape, const int64_t *ints)
+{
+    (void)ndim, (void)shape;
+    return (kiln_demand){ints[2], ints[1]};
+}
+
 const kiln_op kiln_op_nll_loss_pick = {
     .name = "nll_loss_pick",
     .attrs = "dim ignore_index",
     .cls = KILN_CLASS_INDEX,
+    .picks = 1 << 0,
     .dtypes = KILN_T_FLOATS,
     .min_in = 2,
     .max_in = 2,
-    .checks_indices = true,
+    .demand = pick_demand,
     .infer = pick_infer,
     .compose = pick_compose,
     .grad_reads = {KILN_READS_Y},
@@ -119,7 +133,7 @@ const kiln_op kiln_op_nll_loss_place = {
     .dtypes = KILN_T_FLOATS,
     .min_in = 2,
     .max_in = 2,
-    .checks_indices = true,
+    .demand = place_demand,
     .infer = place_infer,
     .compose = place_compose,
     .grad_reads = {KILN_READS_Y},

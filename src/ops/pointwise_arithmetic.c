@@ -68,7 +68,7 @@ static bool divide_integers(kiln_call *c, const kiln_op *row, kiln_division divi
 {
     kiln_tensor *a = c->in[0], *b = c->in[1];
     if (are_dense_alike(a, b))
-        out[0] = KILN_OP(divide_integers, KILN_IN(a, b), KILN_I(0, division, -1));
+        out[0] = KILN_OP(divide_integers, KILN_IN(a, b), KILN_I(division));
     else
         out[0] = kiln_op_one(row, KILN_IN(a, kiln_require(b, KILN_REQUIRE_NOT_ZERO)), KILN_NO_ATTRS);
     return out[0] != NULL;

@@ -478,6 +478,13 @@ kiln_tensor *kiln_adaptive_max_pool2d(kiln_tensor *x, int64_t height, int64_t wi
 #define MAX_ATTRS "kernel_h kernel_w stride_h stride_w padding_h padding_w dilation_h dilation_w"
 #define AVG_ATTRS "kernel_h kernel_w stride_h stride_w padding_h padding_w"
 
+/* Places in a plane. */
+static kiln_demand max_pool_grad_demand(int ndim, const int64_t *shape, const int64_t *ints)
+{
+    (void)ndim, (void)shape;
+    return (kiln_demand){ints[0] * ints[1], INT64_MIN};
+}
+
 const kiln_op kiln_op_max_pool_grad = {
     .name = "max_pool_grad",
     .attrs = "height width",
@@ -485,7 +492,7 @@ const kiln_op kiln_op_max_pool_grad = {
     .dtypes = KILN_T_FLOATS,
     .min_in = 2,
     .max_in = 2,
-    .checks_indices = true,
+    .demand = max_pool_grad_demand,
     .infer = max_pool_grad_infer,
     .compose = max_pool_grad_compose,
     .grad_reads = {KILN_READS_Y},

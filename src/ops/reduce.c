@@ -184,11 +184,12 @@ static const char *const logic_cases[] = {
     "b[0,3] | 0 1", "b[] | 0", NULL,
 };
 
-#define NODE(op_name, types, cast, rule, reads, gradient, its_cases)                                                   \
+#define NODE(op_name, folds, types, cast, rule, reads, gradient, its_cases)                                            \
     const kiln_op kiln_op_##op_name = {                                                                                \
         .name = #op_name,                                                                                              \
         .attrs = "keepdim dims...",                                                                                    \
         .cls = KILN_CLASS_REDUCE,                                                                                      \
+        .fold = KILN_FOLD_##folds,                                                                                     \
         .autocast = cast,                                                                                              \
         .dtypes = types,                                                                                               \
         .min_in = 1,                                                                                                   \
@@ -200,12 +201,12 @@ static const char *const logic_cases[] = {
     }
 enum { SUMMED = KILN_T_FLOATS | 1 << KILN_I64 }; /* narrower integers are widened by the wrappers */
 
-NODE(sum, SUMMED, KILN_CAST_FLOAT, infer_same, KILN_READS_NOTHING, sum_grad, reduce_cases);
-NODE(prod, SUMMED, KILN_CAST_FLOAT, infer_same, KILN_READS_X, prod_grad, reduce_cases);
-NODE(amax, SUMMED, KILN_CAST_NONE, infer_extreme, KILN_READS_X | KILN_READS_RESULT, extreme_grad, extreme_cases);
-NODE(amin, SUMMED, KILN_CAST_NONE, infer_extreme, KILN_READS_X | KILN_READS_RESULT, extreme_grad, extreme_cases);
-NODE(any, KILN_T_BOOL, KILN_CAST_NONE, infer_same, 0, NULL, logic_cases);
-NODE(all, KILN_T_BOOL, KILN_CAST_NONE, infer_same, 0, NULL, logic_cases);
+NODE(sum, SUM, SUMMED, KILN_CAST_FLOAT, infer_same, KILN_READS_NOTHING, sum_grad, reduce_cases);
+NODE(prod, PROD, SUMMED, KILN_CAST_FLOAT, infer_same, KILN_READS_X, prod_grad, reduce_cases);
+NODE(amax, MAX, SUMMED, KILN_CAST_NONE, infer_extreme, KILN_READS_X | KILN_READS_RESULT, extreme_grad, extreme_cases);
+NODE(amin, MIN, SUMMED, KILN_CAST_NONE, infer_extreme, KILN_READS_X | KILN_READS_RESULT, extreme_grad, extreme_cases);
+NODE(any, ANY, KILN_T_BOOL, KILN_CAST_NONE, infer_same, 0, NULL, logic_cases);
+NODE(all, ALL, KILN_T_BOOL, KILN_CAST_NONE, infer_same, 0, NULL, logic_cases);
 
 /* ---- Compositions ---- */
 

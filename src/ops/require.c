@@ -8,13 +8,24 @@
 
 extern const kiln_op kiln_op_require;
 
-/* The planner compares the integers of operations that check their operand 1: dim, exception, limit (plan/order.c).
- * Here the second one says what is required, the others are no limit an index could have. */
-enum { WHAT = 1 };
+enum { WHAT = 0 };
+
+/* No limit that an index could have. */
+static kiln_demand require_demand(int ndim, const int64_t *shape, const int64_t *ints)
+{
+    (void)ndim, (void)shape;
+    return (kiln_demand){-1, ints[WHAT]};
+}
+
+static kiln_demand divide_demand(int ndim, const int64_t *shape, const int64_t *ints)
+{
+    (void)ndim, (void)shape, (void)ints;
+    return (kiln_demand){-1, KILN_REQUIRE_NOT_ZERO};
+}
 
 static bool infer_require(kiln_call *c)
 {
-    int64_t what = c->attrs.nints == 3 ? c->attrs.i[WHAT] : -1;
+    int64_t what = c->attrs.nints == 1 ? c->attrs.i[WHAT] : -1;
     if (!kiln_check_same_dtype(c, 0, 1) ||
         !kiln_check_attr(c, what >= 0 && what < KILN_REQUIREMENTS, "%lld is no requirement", (long long)what))
         return false;
@@ -47,26 +58,26 @@ static void explain_require(kiln_error *e, const int64_t *ints, int64_t at)
 
 const kiln_op kiln_op_require = {
     .name = "require",
-    .attrs = "dim what limit",
+    .attrs = "what",
     .cls = KILN_CLASS_INDEX,
     .dtypes = KILN_T_NUMBERS,
     .min_in = 2,
     .max_in = 2,
-    .checks_indices = true,
+    .demand = require_demand,
     .grad_skips = KILN_SKIPS_BOTH,
     .infer = infer_require,
     .compose = compose_require,
     .grad = grad_require,
     .explain = explain_require,
-    .cases = KILN_CASES{"x[2,3] p[2,3] | 0 0 -1", "x[] p[4] | 0 0 -1", "x[2] x[0,3] | 0 0 -1", "q[2,3] q[5] | 0 1 -1",
-                        "x[3] p[300,70] | 0 0 -1", NULL},
+    .cases = KILN_CASES{"x[2,3] p[2,3] | 0", "x[] p[4] | 0", "x[2] x[0,3] | 0", "q[2,3] q[5] | 1", "x[3] p[300,70] | 0",
+                        NULL},
 };
 
 /* Adding a 0 that depends on the look makes all that is computed from x depend on it, and copies nothing. */
 kiln_tensor *kiln_require(kiln_tensor *x, kiln_requirement what)
 {
     kiln_tensor *zero = kiln_fill_like(x, 0, NULL, 0);
-    return kiln_add(x, KILN_OP(require, KILN_IN(zero, x), KILN_I(0, what, -1)));
+    return kiln_add(x, KILN_OP(require, KILN_IN(zero, x), KILN_I(what)));
 }
 
 /* ---- divide_integers ---- */
@@ -74,7 +85,7 @@ kiln_tensor *kiln_require(kiln_tensor *x, kiln_requirement what)
 static bool infer_divide(kiln_call *c)
 {
     const kiln_tensor *a = c->in[0], *b = c->in[1];
-    int64_t division = c->attrs.nints == 3 ? c->attrs.i[WHAT] : -1;
+    int64_t division = c->attrs.nints == 1 ? c->attrs.i[WHAT] : -1;
     if (!kiln_check_same_dtype(c, 0, 1) ||
         !kiln_check_attr(c, division >= 0 && division < KILN_DIVISIONS, "%lld is no division", (long long)division) ||
         !kiln_check_attr(c, a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape),
@@ -96,22 +107,22 @@ static bool compose_divide(kiln_call *c, kiln_tensor **out)
 static void explain_divide(kiln_error *e, const int64_t *ints, int64_t at)
 {
     (void)ints;
-    explain_require(e, (int64_t[]){0, KILN_REQUIRE_NOT_ZERO}, at);
+    explain_require(e, (int64_t[]){KILN_REQUIRE_NOT_ZERO}, at);
 }
 
 const kiln_op kiln_op_divide_integers = {
     .name = "divide_integers",
-    .attrs = "dim division limit",
+    .attrs = "division",
     .cls = KILN_CLASS_INDEX,
     .dtypes = KILN_T_INTS,
     .min_in = 2,
     .max_in = 2,
-    .checks_indices = true,
+    .demand = divide_demand,
     .infer = infer_divide,
     .compose = compose_divide,
     .explain = explain_divide,
-    .cases = KILN_CASES{"x[2,3] p[2,3] | 0 0 -1", "x[5] p[5] | 0 1 -1", "x[7,33] p[7,33] | 0 2 -1", "x[] p[] | 0 0 -1",
-                        "x[0,3] x[0,3] | 0 1 -1", NULL},
+    .cases = KILN_CASES{"x[2,3] p[2,3] | 0", "x[5] p[5] | 1", "x[7,33] p[7,33] | 2", "x[] p[] | 0", "x[0,3] x[0,3] | 1",
+                        NULL},
 };
 
 const kiln_op *const kiln_ops_require[] = {&kiln_op_require, &kiln_op_divide_integers, NULL};

@@ -74,6 +74,7 @@ const kiln_op kiln_op_take_samples = {
     .attrs = "dtype samples start distance shuffle flip crop blank shape... | position seed_low seed_high epoch_low "
              "epoch_high",
     .cls = KILN_CLASS_INDEX,
+    .picks = 1 << 0,
     .dtypes = KILN_T_ALL,
     .min_in = 1,
     .max_in = 2,

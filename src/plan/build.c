@@ -1,57 +1,41 @@
 /* From trace to plan: the passes in their order. */
 #include <string.h>
 #include "core/alloc.h"
+#include "core/counts.h"
 #include "core/fail.h"
 #include "plan/backend.h"
 #include "plan/draft.h"
 
-/* Figures end where 64 bits do: a step of any size can be planned, if not run. */
-static int64_t plus(int64_t a, int64_t b)
+static int64_t window_bytes(const kiln_operand *o)
 {
-    int64_t sum;
-    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
-}
-
-static int64_t times(int64_t a, int64_t b)
-{
-    int64_t product;
-    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
-}
-
-static int64_t window_bytes(const kiln_plan *p, const kiln_operand *o)
-{
-    if (o->buffer >= 0 && p->buffers[o->buffer].role == KILN_ROLE_DATASET)
-        return 0;  /* a few samples of it: as much as the batch they become, which is counted */
     int64_t n = 1; /* repeated elements are read from cache: count what lies in memory */
     for (int i = 0; i < o->ndim; i++)
         n *= o->stride[i] ? o->shape[i] : 1;
     return o->buffer < 0 ? 0 : n * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
 }
 
+/* Of an operand out of which elements are picked no more than the results are counted. */
+static int64_t operand_bytes(const kiln_kernel *k, int i)
+{
+    int64_t all = window_bytes(&k->in[i]), most = window_bytes(&k->out[0]);
+    return k->op && k->op->picks >> i & 1 && all > most ? most : all;
+}
+
 static int64_t kernel_flops(const kiln_kernel *k)
 {
-    int64_t n = k->group ? times(k->group->count, k->group->ninstrs + k->group->reduces) : 0;
+    int64_t n = k->group ? kiln_times(k->group->count, k->group->ninstrs + k->group->reduces) : 0;
     if (!k->op || k->op->cls == KILN_CLASS_REDUCE)
         return n;
-    if (k->op->cls == KILN_CLASS_MATMUL) {
-        const kiln_operand *a = &k->in[0];
-        int64_t result = k->group ? k->group->count : kiln_count(k->out[0].ndim, k->out[0].shape);
-        return plus(n, times(2 * result, a->shape[a->ndim - 1]));
-    }
-    if (k->op->cls == KILN_CLASS_CONV) { /* x·w, gy·w or gy·x: every product belongs to an output place and a weight */
-        bool weight_grad = k->out[0].shape[2] == k->ints[7] && k->nints == 9 && k->in[1].shape[0] == k->in[0].shape[0];
-        const kiln_operand *w = weight_grad ? &k->out[0] : &k->in[1];
-        const kiln_operand *y = k->nints == 7 ? &k->out[0] : &k->in[0];
-        return times(2 * y->shape[0] * y->shape[2] * y->shape[3], kiln_count(w->ndim, w->shape));
-    }
-    if (k->op->cls == KILN_CLASS_ATTENTION) { /* two products of the scores' size, or five; causal ones half of it */
-        const kiln_operand *q = &k->in[0], *v = &k->in[2];
-        int64_t scores = times(kiln_count(q->ndim - 1, q->shape), v->shape[v->ndim - 2]), e = q->shape[q->ndim - 1];
-        int64_t both = k->nin == 3 ? e + v->shape[v->ndim - 1] : 3 * e + 2 * v->shape[v->ndim - 1];
-        return times(scores, k->ints[0] ? both : 2 * both);
-    }
+    kiln_work w = {.nin = k->nin, .nout = k->nout, .ints = k->ints};
+    for (int i = 0; i < k->nin; i++)
+        w.in[i] = (kiln_work_shape){k->in[i].ndim, k->in[i].shape};
     for (int j = 0; j < k->nout; j++)
-        n = plus(n, kiln_count(k->out[j].ndim, k->out[j].shape));
+        w.out[j] = (kiln_work_shape){k->out[j].ndim, k->out[j].shape};
+    w.results = k->group ? k->group->count : kiln_count(k->out[0].ndim, k->out[0].shape);
+    if (k->op->flops)
+        return kiln_plus(n, k->op->flops(&w));
+    for (int j = 0; j < k->nout; j++)
+        n = kiln_plus(n, kiln_count(k->out[j].ndim, k->out[j].shape));
     return n;
 }
 
@@ -63,17 +47,17 @@ void kiln_draft_count(kiln_draft *d)
         const kiln_group *g = k->group;
         k->flops = kernel_flops(k);
         for (int j = 0; j < k->nin; j++)
-            k->bytes = plus(k->bytes, window_bytes(p, &k->in[j]));
+            k->bytes = kiln_plus(k->bytes, operand_bytes(k, j));
         for (int j = 0; j < k->nout; j++)
-            k->bytes = plus(k->bytes, window_bytes(p, &k->out[j]));
+            k->bytes = kiln_plus(k->bytes, window_bytes(&k->out[j]));
         for (int j = 0; g && j < g->nloads; j++)
-            k->bytes = plus(k->bytes, window_bytes(p, &g->loads[j]));
+            k->bytes = kiln_plus(k->bytes, window_bytes(&g->loads[j]));
         for (int j = 0; g && j < g->nstores; j++)
-            k->bytes = plus(k->bytes, window_bytes(p, &g->stores[j].to));
+            k->bytes = kiln_plus(k->bytes, window_bytes(&g->stores[j].to));
         if (g && g->reduces)
-            k->bytes = plus(k->bytes, window_bytes(p, &g->reduce_to));
-        p->flops = plus(p->flops, k->flops);
-        p->bytes = plus(p->bytes, k->bytes);
+            k->bytes = kiln_plus(k->bytes, window_bytes(&g->reduce_to));
+        p->flops = kiln_plus(p->flops, k->flops);
+        p->bytes = kiln_plus(p->bytes, k->bytes);
     }
 }
 

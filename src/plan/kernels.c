@@ -295,15 +295,6 @@ static bool write_kernel(writer *w, int32_t group, kiln_kernel *k)
     return true;
 }
 
-static kiln_fold fold_of(const kiln_op *op)
-{
-    static const char *const names[KILN_FOLDS] = {"sum", "prod", "amax", "amin", "any", "all"};
-    int f = 0;
-    while (f < KILN_FOLDS - 1 && strcmp(names[f], op->name) != 0)
-        f++;
-    return (kiln_fold)f;
-}
-
 static void write_reduction(writer *w, int32_t number)
 {
     kiln_draft *d = w->d;
@@ -312,7 +303,7 @@ static void write_reduction(writer *w, int32_t number)
     int32_t in = kiln_draft_in(d, n, 0);
     const kiln_value *x = d->values[in].v;
     g->reduces = true;
-    g->fold = fold_of(n->op);
+    g->fold = (kiln_fold)n->op->fold;
     g->reduce_src = operand_register(w, in, x, true);
     g->reduce_ndim = x->ndim;
     memcpy(g->reduce_shape, x->shape, x->ndim * sizeof *x->shape);
@@ -403,7 +394,7 @@ static bool write_commit(writer *w, int32_t value, kiln_kernel *k)
 /* Whether a node makes nothing and cannot call the step off either: it need not run. */
 static bool is_idle(const kiln_draft *d, const kiln_node *n)
 {
-    bool empty = !n->op->checks_indices;
+    bool empty = !n->op->demand;
     for (int j = 0; j < n->nout; j++)
         empty &= kiln_draft_numel(d->values[kiln_draft_of(d, n->out + j)].v) == 0;
     return empty;

@@ -12,28 +12,21 @@ static int32_t when(const kiln_draft *d, int32_t group)
 
 /* ---- Kernels that can call the step off ---- */
 
-/* What an operation wants of its indices, operand 1: to be below a limit, or to be `except`. The integers are the dim
- * and, for class losses, the class to ignore and (where x is not there) the number of classes; pooling's are the sides
- * of a plane. */
-typedef struct demand {
-    int32_t when; /* it is checked; -1: never */
-    int64_t limit, except;
-} demand;
+typedef struct check {
+    int32_t when; /* -1: never */
+    kiln_demand wants;
+} check;
 
-static demand demand_of(const kiln_draft *d, int32_t node)
+static check check_of(const kiln_draft *d, int32_t node)
 {
     const kiln_node *n = kiln_draft_node(d, node);
-    const int64_t *ints = d->tr->ints + n->ints;
     const kiln_value *x = d->values[kiln_draft_in(d, n, 0)].v;
-    demand it = {.when = when(d, d->node_group[node]), .except = INT64_MIN};
-    if (n->op->cls == KILN_CLASS_POOL) {
-        it.limit = ints[0] * ints[1];
-        return it;
-    }
-    it.limit = n->nints > 2 ? ints[2] : x->ndim ? x->shape[ints[0]] : 1;
-    if (n->nints > 1)
-        it.except = ints[1];
-    return it;
+    return (check){when(d, d->node_group[node]), n->op->demand(x->ndim, x->shape, d->tr->ints + n->ints)};
+}
+
+static bool same_demand(kiln_demand a, kiln_demand b)
+{
+    return a.limit == b.limit && a.except == b.except;
 }
 
 /* Indices that were found good once (when rows were looked up) are not bad later (when their gradients are added up).
@@ -41,24 +34,23 @@ static demand demand_of(const kiln_draft *d, int32_t node)
 bool kiln_draft_find_checks(kiln_draft *d, int32_t *last_check)
 {
     *last_check = -1;
-    demand *first = NULL; /* by value: the first check of it */
+    check *first = NULL; /* by value: the first check of it */
     for (int pass = 0; pass < 2; pass++)
         for (int32_t i = 0; i < d->nnodes; i++) {
-            if (!d->node_live[i] || !kiln_draft_node(d, i)->op->checks_indices)
+            if (!d->node_live[i] || !kiln_draft_node(d, i)->op->demand)
                 continue;
             if (!first) {
-                if (!(first = KILN_ARENA_NEW(&d->scratch, demand, d->nvalues)))
+                if (!(first = KILN_ARENA_NEW(&d->scratch, check, d->nvalues)))
                     return false;
                 for (int32_t v = 0; v < d->nvalues; v++)
                     first[v].when = -1;
             }
             int32_t index = kiln_draft_in(d, kiln_draft_node(d, i), 1);
-            demand now = demand_of(d, i), *known = &first[kiln_draft_base(d, index)];
+            check now = check_of(d, i), *known = &first[kiln_draft_base(d, index)];
             if (pass == 0) {
                 if (kiln_draft_in_order(d, index) && (known->when < 0 || now.when < known->when))
                     *known = now;
-            } else if ((known->when < 0 || known->when >= now.when || known->limit != now.limit ||
-                        known->except != now.except) &&
+            } else if ((known->when < 0 || known->when >= now.when || !same_demand(known->wants, now.wants)) &&
                        now.when > *last_check)
                 *last_check = now.when;
         }

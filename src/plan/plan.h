@@ -51,16 +51,6 @@ typedef struct kiln_store {
     kiln_operand to; /* dense, of `count` elements */
 } kiln_store;
 
-typedef enum kiln_fold {
-    KILN_FOLD_SUM,
-    KILN_FOLD_PROD,
-    KILN_FOLD_MAX,
-    KILN_FOLD_MIN,
-    KILN_FOLD_ANY,
-    KILN_FOLD_ALL,
-    KILN_FOLDS
-} kiln_fold;
-
 /* Pointwise work on `count` elements in row-major order, element i of every register belonging to element i of every
  * other; optionally ended by a reduction of one register, or fed by a matmul whose result is register `head`. */
 typedef struct kiln_group {

@@ -239,7 +239,7 @@ static void run_divide_integers(ref_call *c)
     ref_tensor *out = ref_out_like(c, 0, c->in[0]);
     for (int64_t i = 0; i < out->count; i++) {
         double a = c->in[0]->data[i], b = c->in[1]->data[i], floored = floor(a / b);
-        out->data[i] = REF_INT(c, 1) == 0 ? floored : REF_INT(c, 1) == 1 ? a - floored * b : fmod(a, b);
+        out->data[i] = REF_INT(c, 0) == 0 ? floored : REF_INT(c, 0) == 1 ? a - floored * b : fmod(a, b);
     }
 }
 

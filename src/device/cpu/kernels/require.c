@@ -58,7 +58,7 @@ static void require(const kiln_cpu_call *c)
     l.tasks = kiln_range_count(l.count, 1);
     kiln_copy_bytes(c->out[0].data, c->in[0].data,
                     kiln_count(c->in[0].ndim, c->in[0].shape) * (int64_t)kiln_dtype_size(c->in[0].dtype));
-    kiln_parallel(l.tasks, looks[c->in[1].dtype][c->ints[1]], &l);
+    kiln_parallel(l.tasks, looks[c->in[1].dtype][c->ints[0]], &l);
 }
 
 /* ---- Divisions of integers: the divisors are looked at on the way ---- */
@@ -94,7 +94,7 @@ static void divide_integers(const kiln_cpu_call *c)
     kiln_dtype dtype = c->in[0].dtype;
     looking l = {.call = c, .count = kiln_count(c->in[1].ndim, c->in[1].shape)};
     l.tasks = kiln_range_count(l.count, 8);
-    kiln_parallel(l.tasks, divisions[c->ints[1]][dtype == KILN_U8 ? 0 : dtype == KILN_I32 ? 1 : 2], &l);
+    kiln_parallel(l.tasks, divisions[c->ints[0]][dtype == KILN_U8 ? 0 : dtype == KILN_I32 ? 1 : 2], &l);
 }
 
 enum { LOOKED_AT = KILN_T_INTS | 1 << KILN_F32 | 1 << KILN_F64 };

@@ -170,7 +170,7 @@ static void wait_for_checks(search *s, const kiln_kernel *k)
     if (kiln_cuda_writes_slot(s->plan, k))
         for (int64_t i = 0; i < s->nchecks; i++)
             wait_for(s, s->checks[i]);
-    if (k->op && k->op->checks_indices)
+    if (k->op && k->op->demand)
         s->checks[s->nchecks++] = s->kernel;
 }
 

@@ -21,7 +21,7 @@ static __global__ void look_at(const T *__restrict__ values, int64_t n, bool pro
 template <typename T> static void launch_look(const kiln_cuda_call *c, int64_t n)
 {
     look_at<T><<<kiln_cuda_grid(n, KILN_CUDA_BLOCK), KILN_CUDA_BLOCK, 0, c->stream>>>(
-        (const T *)c->in[1].data, n, c->ints[1] == KILN_REQUIRE_PROBABILITY, c->fault);
+        (const T *)c->in[1].data, n, c->ints[0] == KILN_REQUIRE_PROBABILITY, c->fault);
 }
 
 static bool require_all(const kiln_cuda_call *c)
@@ -66,7 +66,7 @@ static __global__ void divide_all(const T *__restrict__ a, const T *__restrict__
 template <typename T> static void launch_divide(const kiln_cuda_call *c, int64_t n)
 {
     divide_all<T><<<kiln_cuda_grid(n, KILN_CUDA_BLOCK), KILN_CUDA_BLOCK, 0, c->stream>>>(
-        (const T *)c->in[0].data, (const T *)c->in[1].data, (T *)c->out[0].data, n, (int)c->ints[1], c->fault, c->stop);
+        (const T *)c->in[0].data, (const T *)c->in[1].data, (T *)c->out[0].data, n, (int)c->ints[0], c->fault, c->stop);
 }
 
 static bool divide_integers(const kiln_cuda_call *c)
