@@ -405,21 +405,24 @@ static void test_mismatch(void **state)
         kiln_tensor *y = kiln_linear(x, w, NULL);
         assert_null(y);
         EXPECT_ERROR(KILN_E_DEVICE, "linear", "net.0.weight", "operand 1", "cpu", "sim:1", "[4, 7]", "[5, 7]",
-                     "kiln_to(");
+                     "move net.0.weight to cpu with kiln_to");
         assert_null(kiln_add(w, x));
-        EXPECT_ERROR(KILN_E_DEVICE, "add", "net.0.weight", "operand 2", "cpu", "sim:1", "kiln_to(");
+        EXPECT_ERROR(KILN_E_DEVICE, "add", "net.0.weight", "operand 2", "cpu", "sim:1",
+                     "move operand 2 to sim:1 with kiln_to");
         kiln_tensor *z = kiln_to(x, sim0);
         assert_null(kiln_cat(2, (kiln_tensor *[]){z, kiln_to(x, sim1)}, 0));
-        EXPECT_ERROR(KILN_E_DEVICE, "cat", "sim:0", "sim:1", "kiln_to(");
+        EXPECT_ERROR(KILN_E_DEVICE, "cat", "sim:0", "sim:1", "with kiln_to");
         assert_false(kiln_assign(w, kiln_zeros(KILN_SHAPE(5, 7), KILN_F32)));
         EXPECT_ERROR(KILN_E_DEVICE, "assign", "net.0.weight", "cpu", "sim:1", "kiln_to(");
         assert_null(kiln_cross_entropy(z, kiln_zeros(KILN_SHAPE(4), KILN_I64)));
-        EXPECT_ERROR(KILN_E_DEVICE, "sim:0", "cpu", "kiln_to(");
+        EXPECT_ERROR(KILN_E_DEVICE, "sim:0", "cpu", "with kiln_to");
         assert_null(kiln_where(kiln_gt_scalar(x, 0), z, z));
         EXPECT_ERROR(KILN_E_DEVICE, "where", "sim:0", "cpu");
         kiln_tensor *table = kiln_set_name(kiln_tensor_new(NULL, KILN_F32, KILN_SHAPE(9, 2), sim0), "table");
         assert_null(kiln_embedding(table, kiln_zeros(KILN_SHAPE(3), KILN_I64), -1));
         EXPECT_ERROR(KILN_E_DEVICE, "table", "sim:0", "cpu");
+        assert_null(kiln_linear(x, kiln_requires_grad(w, true), NULL)); /* data goes to where the parameters are */
+        EXPECT_ERROR(KILN_E_DEVICE, "linear", "move operand 1 to sim:1 with kiln_to");
         /* What was right before goes on working. */
         assert_true(kiln_item(kiln_sum_all(kiln_linear(kiln_to(x, sim1), w, NULL))) == 0);
     }

@@ -1,6 +1,7 @@
 /* Errors. The library never prints, aborts or exits: a call that fails returns NULL or false and leaves one structured
  * error in its thread. The first error stays until it is cleared, so a chain of calls needs one check at its end: NULL
- * given to a call gives NULL back, and is an error of its own only where none explains it yet. */
+ * given to a call gives NULL back, and is an error of its own only where none explains it yet. An error that is pending
+ * does not keep later steps from running: a loop that is to end with the first one asks kiln_ok. */
 #ifndef KILN_ERROR_H
 #define KILN_ERROR_H
 

@@ -19,8 +19,8 @@ KILN_API kiln_tensor *kiln_grad_of(const kiln_tensor *t);
 /* Forgets t's gradient, so that the next kiln_backward starts from nothing. */
 KILN_API void kiln_zero_grad_of(kiln_tensor *t);
 
-/* Adds d loss / d t to the gradient of every tensor that wants one. `loss` has one element. What was needed for that is
- * given up when the step goes on after a value was read; to differentiate through it once more then, retain it. */
+/* Adds d loss / d t to the gradient of every tensor that wants one. `loss` has one element. What was needed for that
+ * may be given up once a value was read behind it; to differentiate through it once more after a read, retain it. */
 KILN_API bool kiln_backward(kiln_tensor *loss);
 KILN_API bool kiln_backward_retain(kiln_tensor *loss);
 

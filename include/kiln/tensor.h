@@ -24,11 +24,14 @@ typedef struct kiln_tensor kiln_tensor;
 
 /* kiln_step { … }: a scope that also runs what was recorded in it when it ends: one training step. What was written
  * before it is computed before it. An error found while it is written or runs discards the whole step: parameters and
- * optimizer state are as before it. Gradients do not flow out of a step: what is kept from it is a constant afterwards.
+ * optimizer state are as before it. A value that is read inside ends a part of the step, which has run then and stays:
+ * read before kiln_optim_step, not behind it. Gradients do not flow out of a step: what is kept from it is a constant
+ * afterwards.
  *
  * The braces hide a loop, so break and continue inside them mean the step and not the loop around it. continue ends the
  * step early and runs it. break is taken for a mistake: the step is discarded, and a notice says so. Where a loop has
- * to be left or continued from within a step, write kiln_step_begin and kiln_step_end. */
+ * to be left or continued from within a step, write kiln_step_begin and kiln_step_end. return, goto and, in C++, an
+ * exception end the step as continue does; call kiln_discard first where it must not run. */
 #define kiln_step KILN_SCOPE_(KILN_SCOPE_STEP)
 
 /* The same as two calls. kiln_step_end runs what was recorded since kiln_step_begin: false with an error if it could
@@ -73,7 +76,8 @@ KILN_API void kiln_release(kiln_tensor *t);
  * others may read the same parameters: a step of theirs (what kiln_step encloses, if nothing is read inside) sees all
  * of a training step or nothing of it. Two threads that assign to one tensor take turns: an assignment to what another
  * thread has assigned to and not run yet is refused. What is pending in one thread cannot be used by another: call
- * kiln_eval before handing it over. */
+ * kiln_eval before handing it over. Train and eval mode belong to a module and are not guarded: kiln_evaluate and
+ * kiln_predict switch it, so a model that another thread trains needs a second one with the same weights. */
 
 /* ---- Making tensors from data ---- */
 

@@ -13,6 +13,11 @@ static const char *operand_label(const kiln_tensor *t, int i, char *buffer, size
     return buffer;
 }
 
+static bool is_parameter(const kiln_tensor *t)
+{
+    return t->leaf && t->requires_grad;
+}
+
 /* All operands on one device; KILN_NO_DEVICE with an error that names both otherwise. */
 static kiln_device common_device(const kiln_call *c, kiln_device device)
 {
@@ -30,7 +35,9 @@ static kiln_device common_device(const kiln_call *c, kiln_device device)
             kiln_fail(KILN_E_DEVICE, c->op->name, "%s %s is on %s, but %s %s is on %s", la,
                       kiln_shape_text(c->in[first]->ndim, c->in[first]->shape), kiln_device_name(device), lb,
                       kiln_shape_text(c->in[i]->ndim, c->in[i]->shape), kiln_device_name(c->in[i]->device));
-            kiln_hint("move one of them: kiln_to(%s, <the device of the other>)", lb);
+            bool other = is_parameter(c->in[i]) && !is_parameter(c->in[first]); /* data is moved to the model */
+            kiln_hint("move %s to %s with kiln_to; kiln_module_to moves a whole model", other ? la : lb,
+                      kiln_device_name(other ? c->in[i]->device : device));
             return KILN_NO_DEVICE;
         }
     }
