@@ -11,14 +11,17 @@ static int64_t window_bytes(const kiln_operand *o)
     int64_t n = 1; /* repeated elements are read from cache: count what lies in memory */
     for (int i = 0; i < o->ndim; i++)
         n *= o->stride[i] ? o->shape[i] : 1;
-    return o->buffer < 0 ? 0 : n * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
+    return n * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
 }
 
-/* Of an operand out of which elements are picked no more than the results are counted. */
-static int64_t operand_bytes(const kiln_kernel *k, int i)
+/* Of an operand out of which elements are picked no more than the results are counted. Workspaces stay in caches. */
+static int64_t access_bytes(const kiln_kernel *k, const kiln_access *a)
 {
-    int64_t all = window_bytes(&k->in[i]), most = window_bytes(&k->out[0]);
-    return k->op && k->op->picks >> i & 1 && all > most ? most : all;
+    int64_t all = a->operand ? window_bytes(a->operand) : 0;
+    if (a->kind != KILN_ACCESS_OPERAND || !k->op || !(k->op->picks >> a->number & 1))
+        return all;
+    int64_t results = window_bytes(&k->out[0]);
+    return all < results ? all : results;
 }
 
 static int64_t kernel_flops(const kiln_kernel *k)
@@ -44,18 +47,9 @@ void kiln_draft_count(kiln_draft *d)
     kiln_plan *p = d->plan;
     for (int64_t i = 0; i < p->nkernels; i++) {
         kiln_kernel *k = &p->kernels[i];
-        const kiln_group *g = k->group;
         k->flops = kernel_flops(k);
-        for (int j = 0; j < k->nin; j++)
-            k->bytes = kiln_plus(k->bytes, operand_bytes(k, j));
-        for (int j = 0; j < k->nout; j++)
-            k->bytes = kiln_plus(k->bytes, window_bytes(&k->out[j]));
-        for (int j = 0; g && j < g->nloads; j++)
-            k->bytes = kiln_plus(k->bytes, window_bytes(&g->loads[j]));
-        for (int j = 0; g && j < g->nstores; j++)
-            k->bytes = kiln_plus(k->bytes, window_bytes(&g->stores[j].to));
-        if (g && g->reduces)
-            k->bytes = kiln_plus(k->bytes, window_bytes(&g->reduce_to));
+        for (kiln_access a = {0}; kiln_next_access(k, &a);)
+            k->bytes = kiln_plus(k->bytes, access_bytes(k, &a));
         p->flops = kiln_plus(p->flops, k->flops);
         p->bytes = kiln_plus(p->bytes, k->bytes);
     }

@@ -116,34 +116,24 @@ static void place_buffer(layout *l, int32_t buffer)
         b->offset = take(l, round_up(b->bytes));
 }
 
-static void place_operands(layout *l, const kiln_operand *o, int n)
+/* What a store makes may take the place of an operand; a reduction may go over its rows in several passes. */
+static void place_store(layout *l, const kiln_kernel *k, int32_t number, const kiln_operand *to)
 {
-    for (int i = 0; i < n; i++)
-        if (o[i].buffer >= 0)
-            place_buffer(l, o[i].buffer);
+    kiln_buffer *b = &l->d->plan->buffers[to->buffer];
+    if (b->place == KILN_IN_ARENA && b->offset < 0 && !k->group->reduces && !l->roomy)
+        reuse_operand(l, k, number, b, kiln_dtype_size((kiln_dtype)to->dtype));
 }
 
+/* What is read has its place already, but for operands of no elements, which no kernel writes. */
 static void place_kernel(layout *l, int32_t number)
 {
     kiln_plan *p = l->d->plan;
     kiln_kernel *k = &p->kernels[number];
-    place_operands(l, k->in, k->nin); /* those of no elements, which no kernel writes; others have their place */
-    place_operands(l, k->out, k->nout);
-    if (k->group) {
-        place_operands(l, k->group->loads, k->group->nloads);
-        for (int s = 0; s < k->group->nstores; s++) {
-            kiln_operand *to = &k->group->stores[s].to;
-            kiln_buffer *b = &p->buffers[to->buffer];
-            bool permuted = k->group->reduces; /* a reduction may go over its rows in several passes */
-            if (b->place == KILN_IN_ARENA && b->offset < 0 && !permuted && !l->roomy)
-                reuse_operand(l, k, number, b, kiln_dtype_size((kiln_dtype)to->dtype));
-            place_buffer(l, to->buffer);
-        }
-        if (k->group->reduces)
-            place_buffer(l, k->group->reduce_to.buffer);
+    for (kiln_access a = {0}; kiln_next_access(k, &a);) {
+        if (a.kind == KILN_ACCESS_STORE)
+            place_store(l, k, number, a.operand);
+        place_buffer(l, a.buffer);
     }
-    if (k->workspace >= 0)
-        place_buffer(l, k->workspace);
     for (int32_t b = l->dying[number]; b >= 0 && !l->roomy; b = l->next[b])
         if (p->buffers[b].last == number)
             give(l, p->buffers[b].offset, round_up(p->buffers[b].bytes));

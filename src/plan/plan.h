@@ -85,6 +85,53 @@ typedef struct kiln_kernel {
     bool commits; /* it stores to a slot */
 } kiln_kernel;
 
+/* What a kernel reads and writes, one after the other:
+ *
+ *     for (kiln_access a = {0}; kiln_next_access(k, &a);) …
+ *
+ * operands, loads of its group, results, stores, what a reduction leaves, workspace; absent ones are left out. */
+typedef enum kiln_access_kind {
+    KILN_ACCESS_OPERAND,
+    KILN_ACCESS_LOAD,
+    KILN_ACCESS_RESULT,
+    KILN_ACCESS_STORE,
+    KILN_ACCESS_REDUCTION,
+    KILN_ACCESS_WORKSPACE,
+    KILN_ACCESSES
+} kiln_access_kind;
+
+typedef struct kiln_access {
+    kiln_access_kind kind;
+    int number;                  /* of its kind */
+    const kiln_operand *operand; /* NULL: the workspace */
+    int32_t buffer;
+    bool writes;
+    int next; /* number to go on with */
+} kiln_access;
+
+static inline bool kiln_next_access(const kiln_kernel *k, kiln_access *a)
+{
+    const kiln_group *g = k->group;
+    const int counts[KILN_ACCESSES] = {k->nin, g ? g->nloads : 0, k->nout, g ? g->nstores : 0, g && g->reduces, 1};
+    for (; a->kind < KILN_ACCESSES; a->kind++, a->next = 0)
+        while (a->next < counts[a->kind]) {
+            int i = a->number = a->next++;
+            switch (a->kind) {
+            case KILN_ACCESS_OPERAND: a->operand = &k->in[i]; break;
+            case KILN_ACCESS_LOAD: a->operand = &g->loads[i]; break;
+            case KILN_ACCESS_RESULT: a->operand = &k->out[i]; break;
+            case KILN_ACCESS_STORE: a->operand = &g->stores[i].to; break;
+            case KILN_ACCESS_REDUCTION: a->operand = &g->reduce_to; break;
+            default: a->operand = NULL;
+            }
+            a->buffer = a->operand ? a->operand->buffer : k->workspace;
+            a->writes = a->kind >= KILN_ACCESS_RESULT;
+            if (a->buffer >= 0)
+                return true;
+        }
+    return false;
+}
+
 /* A word of the code that may be any offset. `end`: where a slice ends, as far behind the word before it as ever. */
 typedef struct kiln_wild {
     int64_t at;

@@ -19,14 +19,10 @@ static bool same_memory(const kiln_plan *plan, int32_t a, int32_t b)
 
 static bool writes(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer)
 {
-    for (int j = 0; j < k->nout; j++)
-        if (same_memory(plan, k->out[j].buffer, buffer))
+    for (kiln_access a = {0}; kiln_next_access(k, &a);)
+        if (a.writes && same_memory(plan, a.buffer, buffer))
             return true;
-    for (int s = 0; k->group && s < k->group->nstores; s++)
-        if (same_memory(plan, k->group->stores[s].to.buffer, buffer))
-            return true;
-    return (k->group && k->group->reduces && same_memory(plan, k->group->reduce_to.buffer, buffer)) ||
-           same_memory(plan, k->workspace, buffer);
+    return false;
 }
 
 static bool only_one_writes(const kiln_cuda_chain *chain, int32_t buffer, int32_t kernel)

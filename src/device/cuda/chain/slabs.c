@@ -199,66 +199,55 @@ static int64_t row_of(const kiln_operand *o, int64_t rows)
     return row > span ? row : 0;
 }
 
-/* rows: 0 where it is not touched by rows. */
-static touch touch_of(const kiln_operand *o, bool writes, int64_t rows)
+/* Whether a step does what its kernel does there: the second half of a reduction reads what the first left in the
+ * workspace, and has the result. */
+static bool takes_part(const kiln_cuda_step *s, const kiln_access *a)
 {
-    int64_t size = (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
-    if (o->buffer < 0)
-        return (touch){.buffer = -1};
-    return (touch){o->buffer, writes, o->offset * size, rows ? row_of(o, rows) * size : 0};
+    if (s->kind == KILN_CUDA_STEP_COMBINE)
+        return a->kind >= KILN_ACCESS_REDUCTION;
+    return a->kind != KILN_ACCESS_REDUCTION || s->kind != KILN_CUDA_STEP_COLUMNS || takes_columns(s);
 }
 
-/* Touch number i of a step, *done when there are no more: operands, those of the group, what a reduction leaves. */
-static touch touch_at(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int64_t rows, int i, bool *done)
+/* Whether rows of the step touch rows of what it accesses: all rows of a product need the whole of b, and columns all
+ * of what they fold. */
+static bool is_by_rows(const kiln_cuda_step *s, const kiln_access *a)
 {
-    const kiln_kernel *k = kernel_of(chain, s);
-    const kiln_group *g = k->group;
-    const int loads = g ? g->nloads : 0, stores = g ? g->nstores : 0;
-    const bool second = s->kind == KILN_CUDA_STEP_COMBINE;
-    const bool whole = s->kind != KILN_CUDA_STEP_COLUMNS || takes_columns(s); /* else the second half has the result */
-    *done = false;
-    if (i == 0)
-        return (touch){.buffer = k->workspace, .writes = !second};
-    if (i == 1)
-        return g && g->reduces && whole ? touch_of(&g->reduce_to, true, rows) : (touch){.buffer = -1};
-    i -= 2;
-    rows = takes_columns(s) ? 0 : rows;
-    *done = second || i >= k->nin + k->nout + loads + stores;
-    if (*done)
-        return (touch){.buffer = -1};
-    if (i < k->nin) /* all rows of a product need the whole of b */
-        return touch_of(&k->in[i], false, s->kind == KILN_CUDA_STEP_PRODUCT && i > 0 ? 0 : rows);
-    if ((i -= k->nin) < k->nout)
-        return touch_of(&k->out[i], true, rows);
-    if ((i -= k->nout) < loads)
-        return touch_of(&g->loads[i], false, rows);
-    return touch_of(&g->stores[i - loads].to, true, rows);
+    if (a->kind == KILN_ACCESS_REDUCTION)
+        return true;
+    return a->operand && !takes_columns(s) &&
+           !(s->kind == KILN_CUDA_STEP_PRODUCT && a->kind == KILN_ACCESS_OPERAND && a->number > 0);
+}
+
+static touch touch_of(const kiln_cuda_step *s, const kiln_access *a, int64_t rows)
+{
+    touch t = {.buffer = a->buffer, .writes = a->writes};
+    if (!a->operand)
+        t.writes = s->kind != KILN_CUDA_STEP_COMBINE;
+    else {
+        int64_t size = (int64_t)kiln_dtype_size((kiln_dtype)a->operand->dtype);
+        t.from = a->operand->offset * size;
+        t.row = is_by_rows(s, a) ? row_of(a->operand, rows) * size : 0;
+    }
+    return t;
 }
 
 /* Whether rows of the two never meet but each its own. */
 static bool row_by_row(const kiln_plan *plan, const touch *a, const touch *b)
 {
-    if (a->buffer < 0 || b->buffer < 0 || !(a->writes || b->writes) ||
-        !kiln_cuda_share_memory(plan, a->buffer, b->buffer))
+    if (!(a->writes || b->writes) || !kiln_cuda_share_memory(plan, a->buffer, b->buffer))
         return true;
     return a->buffer == b->buffer && a->from == b->from && a->row > 0 && a->row == b->row;
 }
 
 static bool apart(const kiln_cuda_chain *chain, const kiln_cuda_step *s, const kiln_cuda_step *t, int64_t rows)
 {
-    bool over, done;
-    for (int i = 0;; i++) {
-        touch a = touch_at(chain, s, rows, i, &over);
-        if (over)
-            return true;
-        for (int j = 0;; j++) {
-            touch b = touch_at(chain, t, rows, j, &done);
-            if (done)
-                break;
-            if (!row_by_row(chain->plan, &a, &b))
+    for (kiln_access a = {0}; kiln_next_access(kernel_of(chain, s), &a);)
+        for (kiln_access b = {0}; takes_part(s, &a) && kiln_next_access(kernel_of(chain, t), &b);) {
+            touch x = touch_of(s, &a, rows), y = touch_of(t, &b, rows);
+            if (takes_part(t, &b) && !row_by_row(chain->plan, &x, &y))
                 return false;
         }
-    }
+    return true;
 }
 
 /* ---- Strands ---- */

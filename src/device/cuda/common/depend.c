@@ -3,68 +3,42 @@
 #include <string.h>
 #include "core/alloc.h"
 
-typedef struct access {
-    int32_t space; /* a slot, an output behind the slots, or -1: the arena */
+typedef struct span { /* of memory, and who touches it */
+    int32_t space;    /* a slot, an output behind the slots, or -1: the arena */
     int32_t kernel;
     int64_t from, to;
     bool writes;
-} access;
+} span;
 
 typedef struct search {
     const kiln_plan *plan;
     kiln_cuda_waits *w;
     int32_t kernel;
-    access *seen; /* what later kernels may have to wait for */
+    span *seen; /* what later kernels may have to wait for */
     int64_t nseen, capacity;
     int32_t *checks; /* kernels that can call the step off */
     int64_t nchecks;
     uint64_t *before; /* by kernel: a bit for each kernel it waits for, directly or not; NULL in long plans */
     int64_t words;
-    int32_t sought; /* a buffer, for kiln_cuda_touches and kiln_cuda_writes */
-    bool found, failed;
+    bool failed;
 } search;
 
 enum { MOST_TRACKED = 2048 }; /* kernels of a plan for which `before` is kept: half a MiB then */
 
 /* ---- What a kernel touches ---- */
 
-typedef void (*visit)(search *s, int32_t buffer, bool writes);
-
-static void each_access(search *s, const kiln_kernel *k, visit f)
-{
-    for (int i = 0; i < k->nin; i++)
-        f(s, k->in[i].buffer, false);
-    for (int i = 0; k->group && i < k->group->nloads; i++)
-        f(s, k->group->loads[i].buffer, false);
-    for (int j = 0; j < k->nout; j++)
-        f(s, k->out[j].buffer, true);
-    for (int j = 0; k->group && j < k->group->nstores; j++)
-        f(s, k->group->stores[j].to.buffer, true);
-    if (k->group && k->group->reduces)
-        f(s, k->group->reduce_to.buffer, true);
-    f(s, k->workspace, true);
-}
-
-static bool in_slot(const kiln_plan *plan, const kiln_operand *o)
-{
-    return o->buffer >= 0 && plan->buffers[o->buffer].place == KILN_IN_SLOT;
-}
-
 bool kiln_cuda_writes_slot(const kiln_plan *plan, const kiln_kernel *k)
 {
-    for (int j = 0; j < k->nout; j++)
-        if (in_slot(plan, &k->out[j]))
+    for (kiln_access a = {0}; kiln_next_access(k, &a);)
+        if (a.writes && plan->buffers[a.buffer].place == KILN_IN_SLOT)
             return true;
-    for (int s = 0; k->group && s < k->group->nstores; s++)
-        if (in_slot(plan, &k->group->stores[s].to))
-            return true;
-    return k->group && k->group->reduces && in_slot(plan, &k->group->reduce_to);
+    return false;
 }
 
-static access access_of(const search *s, int32_t buffer, bool writes)
+static span span_of(const search *s, int32_t buffer, bool writes)
 {
     const kiln_buffer *b = &s->plan->buffers[buffer];
-    access a = {.space = -1, .kernel = s->kernel, .to = b->bytes, .writes = writes};
+    span a = {.space = -1, .kernel = s->kernel, .to = b->bytes, .writes = writes};
     if (b->place == KILN_IN_ARENA) {
         a.from = b->offset;
         a.to = b->offset + b->bytes;
@@ -73,7 +47,7 @@ static access access_of(const search *s, int32_t buffer, bool writes)
     return a;
 }
 
-static bool overlap(const access *a, const access *b)
+static bool overlap(const span *a, const span *b)
 {
     return a->space == b->space && a->from < b->to && b->from < a->to;
 }
@@ -81,38 +55,24 @@ static bool overlap(const access *a, const access *b)
 bool kiln_cuda_share_memory(const kiln_plan *plan, int32_t a, int32_t b)
 {
     const search s = {.plan = plan};
-    const access x = access_of(&s, a, false), y = access_of(&s, b, false);
+    const span x = span_of(&s, a, false), y = span_of(&s, b, false);
     return overlap(&x, &y);
-}
-
-static void compare(search *s, int32_t buffer, bool writes)
-{
-    (void)writes;
-    s->found |= buffer >= 0 && kiln_cuda_share_memory(s->plan, buffer, s->sought);
-}
-
-static void compare_writes(search *s, int32_t buffer, bool writes)
-{
-    if (writes)
-        compare(s, buffer, writes);
-}
-
-static bool meets(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer, visit f)
-{
-    search s = {.plan = plan, .sought = buffer};
-    if (buffer >= 0)
-        each_access(&s, k, f);
-    return s.found;
 }
 
 bool kiln_cuda_touches(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer)
 {
-    return meets(plan, k, buffer, compare);
+    for (kiln_access a = {0}; buffer >= 0 && kiln_next_access(k, &a);)
+        if (kiln_cuda_share_memory(plan, a.buffer, buffer))
+            return true;
+    return false;
 }
 
 bool kiln_cuda_writes(const kiln_plan *plan, const kiln_kernel *k, int32_t buffer)
 {
-    return meets(plan, k, buffer, compare_writes);
+    for (kiln_access a = {0}; buffer >= 0 && kiln_next_access(k, &a);)
+        if (a.writes && kiln_cuda_share_memory(plan, a.buffer, buffer))
+            return true;
+    return false;
 }
 
 /* ---- Waiting ---- */
@@ -137,9 +97,7 @@ static void wait_for(search *s, int32_t kernel)
 
 static void meet(search *s, int32_t buffer, bool writes)
 {
-    if (buffer < 0)
-        return;
-    access a = access_of(s, buffer, writes);
+    span a = span_of(s, buffer, writes);
     for (int64_t i = 0; i < s->nseen; i++)
         if ((writes || s->seen[i].writes) && overlap(&a, &s->seen[i]))
             wait_for(s, s->seen[i].kernel);
@@ -148,12 +106,10 @@ static void meet(search *s, int32_t buffer, bool writes)
 /* Whoever would have to wait for what is written over has to wait for this kernel, which waits for it. */
 static void remember(search *s, int32_t buffer, bool writes)
 {
-    if (buffer < 0)
-        return;
-    access a = access_of(s, buffer, writes);
+    span a = span_of(s, buffer, writes);
     int64_t kept = 0;
     for (int64_t i = 0; i < s->nseen; i++) {
-        const access *x = &s->seen[i];
+        const span *x = &s->seen[i];
         bool covered = writes && x->kernel != s->kernel && x->space == a.space && a.from <= x->from && x->to <= a.to;
         if (!covered)
             s->seen[kept++] = *x;
@@ -216,9 +172,11 @@ bool kiln_cuda_find_waits(kiln_cuda_waits *w, const kiln_plan *plan)
     for (; !s.failed && s.kernel < n; s.kernel++) {
         const kiln_kernel *k = &plan->kernels[s.kernel];
         w->first[s.kernel] = w->n;
-        each_access(&s, k, meet);
+        for (kiln_access a = {0}; kiln_next_access(k, &a);)
+            meet(&s, a.buffer, a.writes);
         wait_for_checks(&s, k);
-        each_access(&s, k, remember);
+        for (kiln_access a = {0}; kiln_next_access(k, &a);)
+            remember(&s, a.buffer, a.writes);
         if (!s.failed && s.before)
             prune(&s);
         sort(&s);
