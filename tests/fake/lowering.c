@@ -159,7 +159,7 @@ int fake_wrong_waves(void)
 /* Whether the part has the step. */
 static bool has(const kiln_cuda_chain *chain, int64_t part, int64_t step)
 {
-    const kiln_cuda_step *a = &chain->steps[part], *b = &chain->steps[step];
+    const kiln_cuda_link *a = &chain->links[part], *b = &chain->links[step];
     return part == step || (a->wave == b->wave && a->strand >= 0 && a->strand == b->strand);
 }
 
@@ -173,11 +173,11 @@ static bool is_in_order(const kiln_cuda_chain *chain, int32_t wave)
         last = time;
         units += kiln_cuda_part_units(chain, p);
     }
-    for (int64_t i = 0; i < chain->nsteps; i++) {
+    for (int64_t i = 0; i < chain->nlinks; i++) {
         int parts = 0;
         for (int64_t p = kiln_cuda_next_part(chain, wave, -1); p >= 0; p = kiln_cuda_next_part(chain, wave, p))
             parts += has(chain, p, i);
-        if (parts != (chain->steps[i].wave == wave))
+        if (parts != (chain->links[i].wave == wave))
             return false;
     }
     return units == kiln_cuda_wave_units(chain, wave) && units > 0 && units <= chain->most_units;
@@ -229,8 +229,8 @@ static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, cons
     bool ok = text && compiles(text);
     chains += ok;
     whole_steps += ok && chain->alone;
-    for (int64_t i = 0; ok && i < chain->nsteps; i++)
-        slabs += chain->steps[i].slab > 0;
+    for (int64_t i = 0; ok && i < chain->nlinks; i++)
+        slabs += chain->links[i].slab > 0;
     for (int32_t wave = 0; ok && wave < chain->nwaves; wave++)
         wrong_waves += !is_in_order(chain, wave);
     kiln_free(text);

@@ -2,14 +2,14 @@
  * wait for it: fewer, larger tiles or slabs may be done sooner then. Whether they are is estimated: units are dealt as
  * the kernel deals them. */
 #include "core/alloc.h"
-#include "device/cuda/chain/chain.h"
+#include "device/cuda/chain/link.h"
 
 enum {
     FINER = 16 /* times that tiles may take are tried in steps of such a part */
 };
 
 typedef struct part {
-    int64_t step, units, time;
+    int64_t link, units, time;
     bool product, dealt;
     kiln_cuda_tiling own, best; /* of a product: with the device to itself, and so far */
 } part;
@@ -25,20 +25,17 @@ typedef struct fitting {
 
 static void look_at(const fitting *f, part *p)
 {
-    p->units = kiln_cuda_part_units(f->chain, p->step);
-    p->time = kiln_cuda_part_time(f->chain, p->step);
+    p->units = kiln_cuda_part_units(f->chain, p->link);
+    p->time = kiln_cuda_part_time(f->chain, p->link);
 }
 
 static void list_parts(fitting *f, int32_t wave)
 {
     f->nparts = 0;
     for (int64_t i = kiln_cuda_next_part(f->chain, wave, -1); i >= 0; i = kiln_cuda_next_part(f->chain, wave, i)) {
-        const kiln_cuda_step *s = &f->chain->steps[i];
+        const kiln_cuda_link *s = &f->chain->links[i];
         part *p = &f->parts[f->nparts++];
-        *p = (part){.step = i,
-                    .product = s->kind == KILN_CUDA_STEP_PRODUCT && s->strand < 0,
-                    .own = s->tiling,
-                    .best = s->tiling};
+        *p = (part){.link = i, .product = s->kind->tiles && s->strand < 0, .own = s->tiling, .best = s->tiling};
         look_at(f, p);
     }
 }
@@ -82,7 +79,7 @@ static int64_t deal(fitting *f)
 
 static void set_tiling(fitting *f, part *p, const kiln_cuda_tiling *t)
 {
-    kiln_cuda_step *s = &f->chain->steps[p->step];
+    kiln_cuda_link *s = &f->chain->links[p->link];
     s->tiling = *t;
     s->units = t->tiles;
     look_at(f, p);
@@ -90,7 +87,7 @@ static void set_tiling(fitting *f, part *p, const kiln_cuda_tiling *t)
 
 /* The fewest tiles that take no longer than `most` each, if they are fewer than those of *best. As many cuts are as
  * many products with a shorter k, for which tilings without cuts are asked for. */
-static void try_cuts(const kiln_cuda_step *s, int32_t cuts, int64_t most, kiln_cuda_tiling *best)
+static void try_cuts(const kiln_cuda_link *s, int32_t cuts, int64_t most, kiln_cuda_tiling *best)
 {
     const kiln_cuda_extent e = kiln_cuda_extent_of(&s->product, best, s->tf32);
     const kiln_cuda_extent one = {e.m, e.n, KILN_CUDA_TILE_CUT(e.k, (int64_t)cuts), e.matrices * cuts, e.tf32};
@@ -103,12 +100,12 @@ static void try_cuts(const kiln_cuda_step *s, int32_t cuts, int64_t most, kiln_c
 }
 
 /* The same for a product; its own tiles where there are none. What is cut stays cut, and nothing else is: cuts have a
- * second step, and room for as many. */
+ * second link, and room for as many. */
 static kiln_cuda_tiling fewest_tiles(const fitting *f, const part *p, int64_t most)
 {
     kiln_cuda_tiling best = p->own;
     for (int32_t cuts = p->own.cuts > 1 ? 2 : 1; cuts <= p->own.cuts; cuts++)
-        try_cuts(&f->chain->steps[p->step], cuts, most, &best);
+        try_cuts(&f->chain->links[p->link], cuts, most, &best);
     return best;
 }
 
@@ -116,7 +113,7 @@ static void keep(fitting *f, int64_t time)
 {
     f->time = time;
     for (int64_t i = 0; i < f->nparts; i++)
-        f->parts[i].best = f->chain->steps[f->parts[i].step].tiling;
+        f->parts[i].best = f->chain->links[f->parts[i].link].tiling;
 }
 
 /* The fewest tiles that take no longer for one product, or for all where `only` is NULL; kept if that is sooner done.
@@ -156,7 +153,7 @@ static void fit_slabs(fitting *f)
     for (int64_t i = 0; i < f->nparts; i++) {
         part *p = &f->parts[i];
         int64_t units = p->units, over = units_of(f) - KILN_CUDA_TILE_BLOCKS;
-        if (over < 1 || 2 * over > units || !kiln_cuda_recut_strand(f->chain, p->step, units - over))
+        if (over < 1 || 2 * over > units || !kiln_cuda_recut_strand(f->chain, p->link, units - over))
             continue;
         look_at(f, p);
         int64_t time = deal(f);
@@ -164,14 +161,14 @@ static void fit_slabs(fitting *f)
             f->time = time;
             continue;
         }
-        kiln_cuda_recut_strand(f->chain, p->step, units);
+        kiln_cuda_recut_strand(f->chain, p->link, units);
         look_at(f, p);
     }
 }
 
 bool kiln_cuda_chain_fit(kiln_cuda_chain *chain)
 {
-    fitting f = {.chain = chain, .parts = kiln_alloc((size_t)chain->nsteps + 1, sizeof *f.parts)};
+    fitting f = {.chain = chain, .parts = kiln_alloc((size_t)chain->nlinks + 1, sizeof *f.parts)};
     if (!f.parts)
         return false;
     for (int32_t wave = 0; wave < chain->nwaves; wave++) {

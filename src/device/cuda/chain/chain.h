@@ -17,27 +17,15 @@
 
 /* ---- What a chain consists of (chain.c) ---- */
 
-typedef enum kiln_cuda_step_kind {
-    KILN_CUDA_STEP_MAP,
-    KILN_CUDA_STEP_ROWS,
-    KILN_CUDA_STEP_COLUMNS,
-    KILN_CUDA_STEP_COMBINE, /* the second half of a reduction in chunks */
-    KILN_CUDA_STEP_PRODUCT,
-    KILN_CUDA_STEP_JOIN, /* the second half of a product in cuts */
-    KILN_CUDA_STEP_SOFTMAX,
-    KILN_CUDA_STEP_PICK,
-    KILN_CUDA_STEP_PLACE,
-    KILN_CUDA_STEP_SAMPLES,
-    KILN_CUDA_STEP_FIND
-} kiln_cuda_step_kind;
+typedef struct kiln_cuda_link_kind kiln_cuda_link_kind; /* link.h */
 
-typedef struct kiln_cuda_step {
-    kiln_cuda_step_kind kind;
+typedef struct kiln_cuda_link {
+    const kiln_cuda_link_kind *kind;
     int32_t kernel;             /* of the plan */
     bool guarded;               /* writes to a slot */
     int64_t units;              /* pieces that blocks take */
     int32_t latest;             /* the last wave in which nobody would have to wait for it longer */
-    int32_t wave, strand;       /* strand: -1 for steps by themselves, which all blocks share */
+    int32_t wave, strand;       /* strand: -1 for links by themselves, which all blocks share */
     int64_t slab;               /* rows of a unit of its strand; 0: one block does the whole strand */
     int pointers, words;        /* its first ones */
     kiln_cuda_lowered *group;   /* NULL: none */
@@ -45,7 +33,7 @@ typedef struct kiln_cuda_step {
     kiln_cuda_tiling tiling;
     bool tf32;                 /* how it may be tiled */
     kiln_cuda_samples samples; /* likewise */
-} kiln_cuda_step;
+} kiln_cuda_link;
 
 typedef struct kiln_cuda_pointer { /* an address of the parameters */
     int32_t buffer;
@@ -63,8 +51,8 @@ typedef struct kiln_cuda_chain {
     const kiln_plan *plan;
     int32_t first, end; /* kernels of the plan */
     bool alone;         /* the whole plan: it needs no graph, and scalars are parameters */
-    kiln_cuda_step *steps;
-    int64_t nsteps, steps_capacity;
+    kiln_cuda_link *links;
+    int64_t nlinks, links_capacity;
     int nwaves;
     kiln_cuda_pointer *pointers;
     int64_t npointers, pointers_capacity;
@@ -107,25 +95,19 @@ bool kiln_cuda_chain_add(kiln_cuda_chain *chain, const kiln_binding *b, const do
  * alone, else 0. */
 bool kiln_cuda_chain_launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const void *kernel, uint64_t first);
 
-/* ---- The order of its steps (waves.c) ---- */
+/* ---- The order of its links (waves.c) ---- */
 
 /* Sets waves, strands and tiles. False with an error. */
 bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w);
 
-/* Whether a step goes on with the one before it, of the same kernel. */
-static inline bool kiln_cuda_is_second(const kiln_cuda_step *s)
-{
-    return s->kind == KILN_CUDA_STEP_COMBINE || s->kind == KILN_CUDA_STEP_JOIN;
-}
-
-bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t step);
+bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t link);
 
 /* ---- Units and how long they take (times.c) ---- */
 
-/* About how long a step takes if it has the device to itself, in nanoseconds. */
-int64_t kiln_cuda_step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
+/* About how long a link takes if it has the device to itself, in nanoseconds. */
+int64_t kiln_cuda_link_time(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
 
-/* The parts of a wave are steps by themselves and strands, each told by its first step. Blocks take the units of the
+/* The parts of a wave are links by themselves and strands, each told by its first link. Blocks take the units of the
  * longest first; the part behind `part` in that order, or the first behind -1; -1: there are no more. */
 int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t part);
 
@@ -150,20 +132,20 @@ void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain);
 
 /* ---- Strands of slabs (slabs.c) ---- */
 
-/* Whether a step works row by row, so that it can be done in slabs. */
-bool kiln_cuda_has_rows(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
+/* Whether a link works row by row, so that it can be done in slabs. */
+bool kiln_cuda_has_rows(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
 
-/* Whether each slab of the step needs no more of a strand's steps, all of them before it, than the same slab. */
-bool kiln_cuda_goes_on(const kiln_cuda_chain *chain, int64_t step, int32_t strand);
+/* Whether each slab of the link needs no more of a strand's links, all of them before it, than the same slab. */
+bool kiln_cuda_goes_on(const kiln_cuda_chain *chain, int64_t link, int32_t strand);
 
-/* Cuts the strand that a step is the first of; one of a single step, which gains nothing by it, is none any more. */
-void kiln_cuda_cut_strand(kiln_cuda_chain *chain, int64_t step);
+/* Cuts the strand that a link is the first of; one of a single link, which gains nothing by it, is none any more. */
+void kiln_cuda_cut_strand(kiln_cuda_chain *chain, int64_t link);
 
-/* Cuts a strand of slabs into so many, or less. False where the step begins none, or slabs cannot be larger. */
-bool kiln_cuda_recut_strand(kiln_cuda_chain *chain, int64_t step, int64_t slabs);
+/* Cuts a strand of slabs into so many, or less. False where the link begins none, or slabs cannot be larger. */
+bool kiln_cuda_recut_strand(kiln_cuda_chain *chain, int64_t link, int64_t slabs);
 
-/* How many items of the step, as its device function counts them, a slab has. */
-int64_t kiln_cuda_slab_items(const kiln_cuda_chain *chain, const kiln_cuda_step *step);
+/* How many items of the link, as its device function counts them, a slab has. */
+int64_t kiln_cuda_slab_items(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
 
 /* ---- Its text (chain/text.c) ---- */
 char *kiln_cuda_chain_text(const kiln_cuda_chain *chain);

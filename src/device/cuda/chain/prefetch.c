@@ -3,7 +3,7 @@
  * to do come to the barrier behind a wave first and gather then, which the wave behind it need not wait for: they have
  * the time of both. Batches lie in memory of the chain's own, twice, so that one can be read while the next is
  * written. */
-#include "device/cuda/chain/chain.h"
+#include "device/cuda/chain/link.h"
 
 enum {
     MOST_OWN = 1 << 20, /* bytes that a batch may take: with larger ones a wave more or less hardly matters */
@@ -34,11 +34,11 @@ static bool only_one_writes(const kiln_cuda_chain *chain, int32_t buffer, int32_
 }
 
 /* Whether it reads what no run writes, to memory that nobody sees after the run. */
-static bool can_be_ahead(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
+static bool can_be_ahead(const kiln_cuda_chain *chain, const kiln_cuda_link *s)
 {
     const kiln_plan *plan = chain->plan;
     const kiln_kernel *k = &plan->kernels[s->kernel];
-    if (s->kind != KILN_CUDA_STEP_SAMPLES || plan->buffers[k->out[0].buffer].place != KILN_IN_ARENA ||
+    if (!s->kind->gathers || plan->buffers[k->out[0].buffer].place != KILN_IN_ARENA ||
         !only_one_writes(chain, k->out[0].buffer, s->kernel))
         return false;
     for (int i = 0; i < k->nin; i++)
@@ -48,12 +48,12 @@ static bool can_be_ahead(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
     return true;
 }
 
-/* Whether the first wave consists of such steps; *bytes: what they write. */
+/* Whether the first wave consists of such links; *bytes: what they write. */
 static bool only_gathers(const kiln_cuda_chain *chain, int64_t *bytes)
 {
     *bytes = 0;
-    for (int64_t i = 0; i < chain->nsteps; i++) {
-        const kiln_cuda_step *s = &chain->steps[i];
+    for (int64_t i = 0; i < chain->nlinks; i++) {
+        const kiln_cuda_link *s = &chain->links[i];
         if (s->wave > 0)
             continue;
         if (!can_be_ahead(chain, s))
@@ -115,7 +115,7 @@ void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain)
         return;
     chain->most_units =
         larger(chain->most_units, kiln_cuda_wave_units(chain, 0) + units_of_two(chain, chain->prefetch));
-    for (int64_t i = 0; i < chain->nsteps; i++)
-        if (chain->steps[i].wave == 0)
-            take_buffer(chain, chain->plan->kernels[chain->steps[i].kernel].out[0].buffer);
+    for (int64_t i = 0; i < chain->nlinks; i++)
+        if (chain->links[i].wave == 0)
+            take_buffer(chain, chain->plan->kernels[chain->links[i].kernel].out[0].buffer);
 }

@@ -1,42 +1,37 @@
 /* About how long the parts of a chain take, and the order in which blocks take the units of a wave: longest first.
  * Units are dealt in rounds, every other one backwards (parameters.h), so that the second round begins with the blocks
  * that have least to do. */
-#include "device/cuda/chain/chain.h"
+#include "device/cuda/chain/link.h"
 
 enum {
-    TINY_TIME = 600,        /* nanoseconds of a step that moves little */
+    TINY_TIME = 600,        /* nanoseconds of a link that moves little */
     FOLD_TIME = 1200,       /* and of one that folds results by shared memory */
     STORE_TIME = 300,       /* and of each store of a group */
     LITTLE = 32 * 1024,     /* bytes that a block moves in that time … */
     BYTES_A_NANOSECOND = 30 /* … and of those beyond */
 };
 
-/* ---- Steps ---- */
+/* ---- Links ---- */
 
-/* Whether the threads of a block wait for each other, again and again. */
-static bool folds(const kiln_cuda_step *s)
+int64_t kiln_cuda_store_time(const kiln_cuda_link *l)
 {
-    return s->kind == KILN_CUDA_STEP_COLUMNS || (s->kind == KILN_CUDA_STEP_ROWS && s->group->k.p.r.lanes > 32);
+    return l->group ? l->group->k.p.nstores * STORE_TIME : 0;
 }
 
-static int64_t store_time(const kiln_cuda_step *s)
+/* By what it moves, of a block that takes such a part of it. */
+static int64_t time_of_part(const kiln_cuda_chain *chain, const kiln_cuda_link *l, int64_t parts)
 {
-    return s->group ? s->group->k.p.nstores * STORE_TIME : 0;
+    int64_t bytes = chain->plan->kernels[l->kernel].bytes / (parts < 1 ? 1 : parts);
+    bool much = bytes > LITTLE && !l->kind->second, folds = l->kind->folds && l->kind->folds(l);
+    return (folds ? FOLD_TIME : TINY_TIME) + kiln_cuda_store_time(l) +
+           (much ? (bytes - LITTLE) / BYTES_A_NANOSECOND : 0);
 }
 
-/* Of a step that is no product, by a block that takes such a part of it. */
-static int64_t time_of_part(const kiln_cuda_chain *chain, const kiln_cuda_step *s, int64_t parts)
+int64_t kiln_cuda_link_time(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
 {
-    int64_t bytes = chain->plan->kernels[s->kernel].bytes / (parts < 1 ? 1 : parts);
-    bool much = bytes > LITTLE && !kiln_cuda_is_second(s);
-    return (folds(s) ? FOLD_TIME : TINY_TIME) + store_time(s) + (much ? (bytes - LITTLE) / BYTES_A_NANOSECOND : 0);
-}
-
-int64_t kiln_cuda_step_time(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
-{
-    if (s->kind == KILN_CUDA_STEP_PRODUCT)
-        return s->tiling.nanoseconds + store_time(s);
-    return time_of_part(chain, s, s->units < KILN_CUDA_TILE_BLOCKS ? s->units : KILN_CUDA_TILE_BLOCKS);
+    if (l->kind->time)
+        return l->kind->time(l);
+    return time_of_part(chain, l, l->units < KILN_CUDA_TILE_BLOCKS ? l->units : KILN_CUDA_TILE_BLOCKS);
 }
 
 /* ---- Units ---- */
@@ -47,41 +42,35 @@ int64_t kiln_cuda_tile_time(const kiln_cuda_tiling *t)
     return (t->nanoseconds - t->joining) / rounds;
 }
 
-/* Tiles of cuts hand nothing to a group. */
-static int64_t product_time(const kiln_cuda_step *s)
+static int64_t unit_time(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
 {
-    return kiln_cuda_tile_time(&s->tiling) + (s->tiling.cuts == 1 ? store_time(s) : 0);
-}
-
-static int64_t unit_time(const kiln_cuda_chain *chain, const kiln_cuda_step *s)
-{
-    bool alone = s->strand >= 0 && !s->slab;
-    return s->kind == KILN_CUDA_STEP_PRODUCT ? product_time(s) : time_of_part(chain, s, alone ? 1 : s->units);
+    bool alone = l->strand >= 0 && !l->slab;
+    return l->kind->unit_time ? l->kind->unit_time(l) : time_of_part(chain, l, alone ? 1 : l->units);
 }
 
 int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part)
 {
-    const kiln_cuda_step *first = &chain->steps[part];
+    const kiln_cuda_link *first = &chain->links[part];
     int64_t time = 0;
     if (first->strand < 0)
         return unit_time(chain, first);
-    for (int64_t i = part; i < chain->nsteps; i++)
-        if (chain->steps[i].wave == first->wave && chain->steps[i].strand == first->strand)
-            time += unit_time(chain, &chain->steps[i]);
+    for (int64_t i = part; i < chain->nlinks; i++)
+        if (chain->links[i].wave == first->wave && chain->links[i].strand == first->strand)
+            time += unit_time(chain, &chain->links[i]);
     return time;
 }
 
 /* ---- Waves ---- */
 
-static bool is_part(const kiln_cuda_chain *chain, int64_t step, int32_t wave)
+static bool is_part(const kiln_cuda_chain *chain, int64_t link, int32_t wave)
 {
-    return chain->steps[step].wave == wave && (chain->steps[step].strand < 0 || kiln_cuda_begins_strand(chain, step));
+    return chain->links[link].wave == wave && (chain->links[link].strand < 0 || kiln_cuda_begins_strand(chain, link));
 }
 
 int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t part)
 {
     int64_t best = -1, longest = -1, limit = part < 0 ? INT64_MAX : kiln_cuda_part_time(chain, part);
-    for (int64_t i = 0; i < chain->nsteps; i++) {
+    for (int64_t i = 0; i < chain->nlinks; i++) {
         if (!is_part(chain, i, wave))
             continue;
         int64_t time = kiln_cuda_part_time(chain, i);
@@ -96,14 +85,14 @@ int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t 
 
 int64_t kiln_cuda_part_units(const kiln_cuda_chain *chain, int64_t part)
 {
-    const kiln_cuda_step *s = &chain->steps[part];
+    const kiln_cuda_link *s = &chain->links[part];
     return s->strand < 0 || s->slab ? s->units : 1;
 }
 
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave)
 {
     int64_t units = 0;
-    for (int64_t i = 0; i < chain->nsteps; i++)
+    for (int64_t i = 0; i < chain->nlinks; i++)
         units += is_part(chain, i, wave) ? kiln_cuda_part_units(chain, i) : 0;
     return units;
 }

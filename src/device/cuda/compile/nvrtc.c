@@ -15,7 +15,7 @@
     X(words, "device/cuda/group/words.cuh")                                                                            \
     X(pointwise, "device/cuda/kernels/pointwise.cuh")                                                                  \
     X(reduction, "device/cuda/group/reduction.h")                                                                      \
-    X(steps, "device/cuda/chain/steps.cuh")                                                                            \
+    X(links, "device/cuda/chain/links.cuh")                                                                            \
     X(parameters, "device/cuda/chain/parameters.h")                                                                    \
     X(fault, "device/cuda/common/fault.h")                                                                             \
     X(report, "device/cuda/kernels/report.cuh")                                                                        \

@@ -1,14 +1,14 @@
-/* What generated chains are made of: the barrier between waves, and steps that are no groups. All blocks of a chain run
+/* What generated chains are made of: the barrier between waves, and links that are no groups. All blocks of a chain run
  * at the same time (its launch is cooperative). What one wave writes others read behind a barrier, so nothing here may
  * be loaded as if it never changed. */
-#ifndef KILN_CUDA_CHAIN_STEPS_CUH
-#define KILN_CUDA_CHAIN_STEPS_CUH
+#ifndef KILN_CUDA_CHAIN_LINKS_CUH
+#define KILN_CUDA_CHAIN_LINKS_CUH
 
 #include "device/cuda/kernels/pointwise.cuh"
 #include "device/cuda/chain/parameters.h"
 
 /* A thread's number, asked for anew wherever it is used: a chain goes through its waves once a run, and compilers would
- * compute before the first one what follows from a number that never changes, for all steps, and keep it in registers
+ * compute before the first one what follows from a number that never changes, for all links, and keep it in registers
  * that the tiles then lack. */
 struct kiln_cuda_number {
     unsigned x;
@@ -118,7 +118,7 @@ template <typename P> struct group_sink {
 
 /* Rows of softmax: short ones, or up to a warp each. */
 template <typename T>
-KILN_PW_INLINE void softmax_short_step(const void *x, void *y, int64_t rows, int n, bool log_of, seat s)
+KILN_PW_INLINE void softmax_short_link(const void *x, void *y, int64_t rows, int n, bool log_of, seat s)
 {
     const turns t = turns_of(s, rows, blockDim.x / KILN_CUDA_SHORT_ROW);
     softmax_short<T>((const T *)x, (T *)y, t.first + threadIdx.x / KILN_CUDA_SHORT_ROW, t.step, t.end, n, log_of);
@@ -126,7 +126,7 @@ KILN_PW_INLINE void softmax_short_step(const void *x, void *y, int64_t rows, int
 
 /* n elements a row; ALIGNED: x and y, to 16 bytes. */
 template <typename T, int n, bool ALIGNED>
-KILN_PW_INLINE void softmax_step(const void *x, void *y, int64_t rows, bool log_of, seat s)
+KILN_PW_INLINE void softmax_link(const void *x, void *y, int64_t rows, bool log_of, seat s)
 {
     constexpr int V = kiln_packs<T>(n) ? kiln_wide<T> : 1, E = kiln_holding<T, V>::each(n);
     const typename kiln_held<T, V, E>::crew c(kiln_holding<T, V>::team(n));
@@ -137,7 +137,7 @@ KILN_PW_INLINE void softmax_step(const void *x, void *y, int64_t rows, bool log_
 }
 
 /* argmax and argmin of short rows, a thread each: the first of equal ones, and a NaN beats all numbers. */
-KILN_PW_INLINE void find_step(const void *x, void *y, int64_t rows, int n, bool least, seat s)
+KILN_PW_INLINE void find_link(const void *x, void *y, int64_t rows, int n, bool least, seat s)
 {
     const turns t = turns_of(s, rows, blockDim.x);
     for (int64_t row = t.first + threadIdx.x; row < t.end; row += t.step) {
@@ -171,14 +171,14 @@ KILN_PW_INLINE picks picks_until(picks p, int64_t end, seat s)
 }
 
 template <typename T>
-KILN_PW_INLINE void pick_step(const picks &p, const void *x, void *y, bool writes, seat s)
+KILN_PW_INLINE void pick_link(const picks &p, const void *x, void *y, bool writes, seat s)
 {
     const turns t = turns_of(s, p.outer * p.inner, blockDim.x);
     pick<T>(picks_until(p, t.end, s), (const T *)x, (T *)y, writes, t.first + threadIdx.x, t.step);
 }
 
 template <typename T>
-KILN_PW_INLINE void place_step(const picks &p, const void *g, void *y, bool writes, seat s)
+KILN_PW_INLINE void place_link(const picks &p, const void *g, void *y, bool writes, seat s)
 {
     const turns t = turns_of(s, p.outer * p.inner, blockDim.x);
     const picks mine = picks_until(p, t.end, s);

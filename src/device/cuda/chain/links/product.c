@@ -1,0 +1,168 @@
+/* Products by tiles. Where k is cut, a second link adds the partial sums of the cuts. */
+#include "device/cuda/chain/link.h"
+
+#define say(a, ...) kiln_cuda_say(&(a)->w, __VA_ARGS__)
+#define LL(x)       ((long long)(x))
+
+enum { LEAST_SLAB = 4 }; /* rows of a tile that is a slab are multiples of it */
+
+static const kiln_cuda_link_kind join;
+
+static bool can(const kiln_cuda_call *c, bool large)
+{
+    const kiln_kernel *k = c->kernel;
+    kiln_cuda_matrices m;
+    kiln_cuda_tiling t;
+    return k->op && k->op->cls == KILN_CLASS_MATMUL && kiln_cuda_small_of(c, &m, &t) && (large || !t.large);
+}
+
+/* ---- Making ---- */
+
+static bool add_join(kiln_cuda_chain *chain, int64_t product)
+{
+    kiln_cuda_link *l = kiln_cuda_add_link(chain, &join, chain->links[product].kernel, chain->links[product].guarded);
+    if (!l)
+        return false;
+    const kiln_cuda_link *first = &chain->links[product];
+    int64_t cells = kiln_cuda_ceil_div(first->product.m * first->product.n, first->product.n % 4 ? 1 : 4);
+    l->pointers = first->pointers;
+    l->tiling = first->tiling;
+    l->units = kiln_cuda_ceil_div(cells * kiln_cuda_tiling_matrices(&first->tiling), KILN_CUDA_CHAIN_THREADS);
+    return true;
+}
+
+/* A product hands on its elements in fours only if its rows consist of fours. */
+static void take_one_by_one(kiln_cuda_lowered *g)
+{
+    kiln_cuda_op *ops = (kiln_cuda_op *)(void *)g->k.body;
+    kiln_cuda_load *loads = (kiln_cuda_load *)(void *)(ops + g->k.p.nops);
+    kiln_cuda_store *stores = (kiln_cuda_store *)(void *)(loads + g->k.p.nloads);
+    for (int i = 0; i < g->k.p.nloads; i++)
+        loads[i].vector = false;
+    for (int i = 0; i < g->k.p.nstores; i++)
+        stores[i].vector = false;
+}
+
+/* The operands, the result where no group takes it, partial sums where there are cuts. */
+static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call *c)
+{
+    const kiln_kernel *k = c->kernel;
+    const kiln_operand workspace = {.buffer = k->workspace};
+    int64_t number = l - chain->links;
+    l->tf32 = k->tf32;
+    kiln_cuda_small_of(c, &l->product, &l->tiling);
+    l->units = l->tiling.tiles;
+    bool cut = l->tiling.cuts > 1;
+    if (k->group) {
+        if (!kiln_cuda_link_group(chain, l, c))
+            return false;
+        if (l->product.n % 4)
+            take_one_by_one(l->group);
+    }
+    return kiln_cuda_add_pointer(chain, &k->in[0]) && kiln_cuda_add_pointer(chain, &k->in[1]) &&
+           (k->group || kiln_cuda_add_pointer(chain, &k->out[0])) &&
+           (!cut || (kiln_cuda_add_pointer(chain, &workspace) && add_join(chain, number)));
+}
+
+/* ---- Text ---- */
+
+static bool full_cells(const kiln_cuda_link *l)
+{
+    return l->product.n % 4 == 0;
+}
+
+/* Where its addresses are: a, b and, without a group, the result. */
+static int addresses(const kiln_cuda_link *l)
+{
+    return l->pointers + (l->group ? l->group->k.p.nloads + l->group->k.p.nstores : 0);
+}
+
+/* Its sizes are constants, so that its tiles know them. */
+static void declare(kiln_cuda_author *a, const kiln_cuda_link *l)
+{
+    const kiln_cuda_matrices *m = &l->product;
+    const kiln_cuda_pointer *p = a->chain->pointers + addresses(l);
+    say(a,
+        "struct shape%d { const float *a, *b; static constexpr int64_t m = %lldL, n = %lldL, k = %lldL, a_row = %lldL, "
+        "a_col = %lldL, b_row = %lldL, b_col = %lldL, a_matrix = %lldL, b_matrix = %lldL; "
+        "static constexpr bool aligned = %s; };\n",
+        l->kernel, LL(m->m), LL(m->n), LL(m->k), LL(m->a_row), LL(m->a_col), LL(m->b_row), LL(m->b_col),
+        LL(m->a_matrix), LL(m->b_matrix), p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0 ? "true" : "false");
+}
+
+/* Where its elements go; `at`: its pointers. */
+static void say_sink(kiln_cuda_author *a, const kiln_cuda_link *l, int at)
+{
+    if (l->group)
+        say(a, "group_sink<program%d>{m}", l->kernel);
+    else
+        say(a, "plain_sink<%s>{(float *)k.data[%d]}",
+            l->product.n % 4 == 0 && a->chain->pointers[at + 2].bytes % 16 == 0 ? "true" : "false", at + 2);
+}
+
+static void say_product(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cuda_seat *seat)
+{
+    const kiln_cuda_tiling *t = &l->tiling;
+    int at = addresses(l);
+    say(a, "const shape%d p = {(const float *)k.data[%d], (const float *)k.data[%d]}; ", l->kernel, at, at + 1);
+    if (l->group && t->cuts == 1)
+        kiln_cuda_say_link_program(a, l);
+    say(a, "kiln_cuda_tile<%d, %d, %d>(p, %lldL, %d, %s, scratch, ", t->rows, t->cols, t->slices,
+        LL(kiln_cuda_tiling_matrices(t)), t->cuts, seat->unit);
+    if (t->cuts == 1)
+        say_sink(a, l, at);
+    else
+        say(a, "plain_sink<%s>{(float *)k.data[%d]}", l->product.n % 4 ? "false" : "true", at + (l->group ? 2 : 3));
+    say(a, "); ");
+}
+
+/* What the product before it left in cuts. */
+static void say_join(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cuda_seat *seat)
+{
+    const kiln_cuda_link *p = l - 1;
+    int at = addresses(p);
+    int64_t count = p->product.m * p->product.n * kiln_cuda_tiling_matrices(&p->tiling);
+    if (p->group)
+        kiln_cuda_say_link_program(a, p);
+    say(a,
+        "kiln_cuda_join((const float *)k.data[%d], %lldL, %lldL, %d, (%s) * blockDim.x + threadIdx.x, %lldL * "
+        "blockDim.x, ",
+        at + (p->group ? 2 : 3), LL(count), LL(p->product.n), p->tiling.cuts, seat->alone ? "0" : seat->unit,
+        LL(seat->alone ? 1 : l->units));
+    say_sink(a, p, at);
+    say(a, "); ");
+}
+
+/* ---- Slabs and times ---- */
+
+/* Tiles as wide as the result: each is a slab, and needs its own rows of a. */
+static bool cut(const kiln_cuda_chain *chain, const kiln_cuda_link *l, kiln_cuda_cut *c)
+{
+    (void)chain;
+    const kiln_cuda_tiling *t = &l->tiling;
+    *c = (kiln_cuda_cut){.rows = l->product.m, .slab = t->rows, .whole_second = true};
+    return t->across == 1 && t->tiles == t->down && t->rows % LEAST_SLAB == 0;
+}
+
+static int64_t whole_time(const kiln_cuda_link *l)
+{
+    return l->tiling.nanoseconds + kiln_cuda_store_time(l);
+}
+
+/* Tiles of cuts hand nothing to a group. */
+static int64_t unit_time(const kiln_cuda_link *l)
+{
+    return kiln_cuda_tile_time(&l->tiling) + (l->tiling.cuts == 1 ? kiln_cuda_store_time(l) : 0);
+}
+
+static const kiln_cuda_link_kind join = {.text = say_join, .second = true, .one_only = true};
+
+const kiln_cuda_link_kind kiln_cuda_link_product = {.can = can,
+                                                    .make = make,
+                                                    .declare = declare,
+                                                    .text = say_product,
+                                                    .full_cells = full_cells,
+                                                    .cut = cut,
+                                                    .time = whole_time,
+                                                    .unit_time = unit_time,
+                                                    .tiles = true};
