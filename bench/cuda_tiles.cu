@@ -108,14 +108,14 @@ struct to_memory {
 
 template <int ROWS, int COLS, int SLICES, typename Shape>
 static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
-    waves(const __grid_constant__ Shape s, int64_t matrices, int cuts, int64_t tiles, float *to, unsigned *memory,
+    waves(const __grid_constant__ Shape s, int64_t matrices, int splits, int64_t tiles, float *to, unsigned *memory,
           int rounds)
 {
     extern __shared__ float4 shared[];
     const to_memory sink = {to};
     for (int r = 1; r <= rounds; r++) {
         for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            kiln_cuda_tile<ROWS, COLS, SLICES>(s, matrices, cuts, tile, shared, sink);
+            kiln_cuda_tile<ROWS, COLS, SLICES>(s, matrices, splits, tile, shared, sink);
             __syncthreads();
         }
         barrier(FENCE, memory, (unsigned)r);
@@ -240,7 +240,7 @@ static void launch_waves(const Shape &s, const kiln_cuda_tiling &t, int rounds)
     void *kernel = (void *)waves<ROWS, COLS, SLICES, Shape>;
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t.shared));
     int64_t matrices = kiln_cuda_tiling_matrices(&t);
-    void *arguments[] = {(void *)&s, &matrices, (void *)&t.cuts, (void *)&t.tiles, &c, &memory, &rounds};
+    void *arguments[] = {(void *)&s, &matrices, (void *)&t.splits, (void *)&t.tiles, &c, &memory, &rounds};
     CHECK(cudaLaunchCooperativeKernel(kernel, blocks, KILN_CUDA_TILE_THREADS, arguments, t.shared, stream));
 }
 
@@ -339,7 +339,7 @@ static const char *verdict(const shape &p, const kiln_cuda_tiling &t)
     bool tensor = KILN_CUDA_TILE_TENSOR(t.rows, t.cols, t.slices); /* which round by half of 2^-10, both operands */
     if (!close_to_f64(p, ahead, tensor ? 1e-3 : 2e-6))
         return "WRONG";
-    for (int constant = 0; constant < 2 && t.cuts == 1; constant++) {
+    for (int constant = 0; constant < 2 && t.splits == 1; constant++) {
         CHECK(cudaMemsetAsync(memory, 0, 4096, stream));
         launch_any(p, constant, t, 1);
         if (memcmp(result(count).data(), ahead.data(), (size_t)count * 4))
@@ -403,7 +403,7 @@ static void set_up()
 
 static bool same(const kiln_cuda_tiling &t, const kiln_cuda_tiling &u)
 {
-    return t.rows == u.rows && t.cols == u.cols && t.slices == u.slices && t.cuts == u.cuts;
+    return t.rows == u.rows && t.cols == u.cols && t.slices == u.slices && t.splits == u.splits;
 }
 
 /* A cell: all tiles of the product, and, where it helps, cut so that all blocks have one. */
@@ -429,10 +429,10 @@ static void say_row(const shape &p, bool constant, bool tf32)
         const char *fault = say_cell(p, constant, t, taken ? &chosen : NULL);                                          \
         bad = bad ? bad : fault;                                                                                       \
         if (tf32 && t.tiles * 2 <= blocks && p.k >= 1024) {                                                            \
-            int32_t cuts = (int32_t)(blocks / t.tiles);                                                                \
-            cuts = (int32_t)((p.k + KILN_CUDA_TILE_CUT(p.k, cuts) - 1) / KILN_CUDA_TILE_CUT(p.k, cuts));               \
-            t = kiln_cuda_tiling_with(ROWS, COLS, SLICES, cuts, e);                                                    \
-            printf(" /%d:", cuts);                                                                                     \
+            int32_t splits = (int32_t)(blocks / t.tiles);                                                                \
+            splits = (int32_t)((p.k + KILN_CUDA_TILE_SPLIT(p.k, splits) - 1) / KILN_CUDA_TILE_SPLIT(p.k, splits));               \
+            t = kiln_cuda_tiling_with(ROWS, COLS, SLICES, splits, e);                                                    \
+            printf(" /%d:", splits);                                                                                     \
             fault = say_cell(p, constant, t, taken ? &chosen : NULL);                                                  \
             bad = bad ? bad : fault;                                                                                   \
         }                                                                                                              \

@@ -300,7 +300,7 @@ static void test_all_ways(void **state)
     for (int epoch = 0; epoch < 6; epoch++)
         while (kiln_loader_next(l, &b)) {
             if (HERE != KILN_CPU)
-                assert_non_null(b.x->storage->recipe); /* it is the device that augments */
+                assert_non_null(b.x->storage->thunk); /* it is the device that augments */
             const float *x = core_f32(b.x);
             for (int64_t i = 0; i < b.size; i++) {
                 int64_t sample = kiln_loader_sample(l, epoch, b.index * 20 + i);

@@ -135,13 +135,13 @@ static void add_pointwise(made *x, int32_t from, int32_t to)
 }
 
 /* How many kernels are left. */
-static int64_t joined(made *x)
+static int64_t absorbed(made *x)
 {
     kiln_plan *p;
     kiln_cuda_device d = {0};
-    assert_true(kiln_cuda_join_sums(&d, &x->plan, &p));
+    assert_true(kiln_cuda_absorb_sums(&d, &x->plan, &p));
     int64_t n = p ? p->nkernels : x->plan.nkernels;
-    kiln_cuda_free_joined(p);
+    kiln_cuda_free_absorbed(p);
     return n;
 }
 
@@ -152,7 +152,7 @@ static int64_t joined(made *x)
         g = add_sum(&x);                                                                                               \
         k = add_product(&x, KILN_CUDA_SUM_OF_A, false);                                                                \
         __VA_ARGS__;                                                                                                   \
-        assert_int_equal(joined(&x), kernels);                                                                         \
+        assert_int_equal(absorbed(&x), kernels);                                                                       \
         assert_int_equal(asked, kernels == 1);                                                                         \
     } while (0)
 #define BECOME_ONE(...) LEAVES(1, __VA_ARGS__)
@@ -177,7 +177,7 @@ static void test_joined(void **state)
         const made before = x;
         kiln_plan *p;
         kiln_cuda_device d = {0};
-        assert_true(kiln_cuda_join_sums(&d, &x.plan, &p));
+        assert_true(kiln_cuda_absorb_sums(&d, &x.plan, &p));
         assert_memory_equal(&x, &before, sizeof x); /* the plan itself is never changed */
         assert_non_null(p);
         assert_int_equal(p->nkernels, 2);
@@ -195,7 +195,7 @@ static void test_joined(void **state)
         assert_int_equal(w.first[2] - w.first[1], 1);
         assert_int_equal(w.of[w.first[1]], 0);
         kiln_cuda_free_waits(&w);
-        kiln_cuda_free_joined(p);
+        kiln_cuda_free_absorbed(p);
     }
 }
 
@@ -271,7 +271,7 @@ static int64_t left_with(int32_t from, int32_t to, bool after)
         add_sum(&x);
     else
         add_product(&x, KILN_CUDA_SUM_OF_A, false);
-    return joined(&x);
+    return absorbed(&x);
 }
 
 static void test_between(void **state)
@@ -309,13 +309,13 @@ static void test_one_each(void **state)
     add_sum(&x);
     add_sum(&x)->reduce_to.buffer = OTHER;
     add_product(&x, KILN_CUDA_SUM_OF_A, false);
-    assert_int_equal(joined(&x), 2);
+    assert_int_equal(absorbed(&x), 2);
     start(&x); /* two products: each makes one */
     add_sum(&x);
     add_sum(&x)->reduce_to.buffer = OTHER;
     add_product(&x, KILN_CUDA_SUM_OF_A, false);
     add_product(&x, KILN_CUDA_SUM_OF_B, true)->group->stores[0].to.buffer = WORK;
-    assert_int_equal(joined(&x), 2);
+    assert_int_equal(absorbed(&x), 2);
 }
 
 static void test_library_cannot(void **state)
@@ -327,7 +327,7 @@ static void test_library_cannot(void **state)
     add_product(&x, KILN_CUDA_SUM_OF_A, false);
     add_product(&x, KILN_CUDA_SUM_OF_B, false)->out[0].buffer = WORK;
     able = false;
-    assert_int_equal(joined(&x), 3);
+    assert_int_equal(absorbed(&x), 3);
     assert_int_equal(asked, 2);
 }
 

@@ -97,7 +97,8 @@ static void test_slabs(void **state)
     assert_true(counted("fake_slabs") > slabs);
 }
 
-/* In TF32 larger batches are one chain as well, with products in cuts; of the largest, cuBLASLt makes some products. */
+/* In TF32 larger batches are one chain as well, with products in splits; of the largest, cuBLASLt makes some products.
+ */
 static void test_tf32(void **state)
 {
     (void)state;

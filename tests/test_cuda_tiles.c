@@ -23,13 +23,14 @@ static void test_tiles_cover_the_product(void **state)
             continue;
         assert_true(t.down * t.rows >= m && (t.down - 1) * t.rows < m);
         assert_true(t.across * t.cols >= n && (t.across - 1) * t.cols < n);
-        assert_int_equal(t.tiles, 3 * t.across * t.down * t.cuts);
+        assert_int_equal(t.tiles, 3 * t.across * t.down * t.splits);
         assert_true(t.slices * KILN_CUDA_TILE_SLICE(k, t.slices) >= k);
-        assert_true(t.cuts * KILN_CUDA_TILE_CUT(k, t.cuts) >= k && (t.cuts - 1) * KILN_CUDA_TILE_CUT(k, t.cuts) < k);
+        assert_true(t.splits * KILN_CUDA_TILE_SPLIT(k, t.splits) >= k &&
+                    (t.splits - 1) * KILN_CUDA_TILE_SPLIT(k, t.splits) < k);
         assert_true(t.shared <= MOST_SHARED);
         assert_true(kiln_cuda_tiling_of(e, &again));
         assert_int_equal(again.rows * 10000 + again.cols, t.rows * 10000 + t.cols);
-        assert_int_equal(again.slices * 1000 + again.cuts, t.slices * 1000 + t.cuts);
+        assert_int_equal(again.slices * 1000 + again.splits, t.slices * 1000 + t.splits);
     }
 }
 
@@ -41,12 +42,12 @@ static void test_tensor_cores_are_asked_for(void **state)
         kiln_cuda_extent e = {sizes[i % SIZES], sizes[i / SIZES % SIZES], sizes[i / SIZES / SIZES], 1, false};
         kiln_cuda_tiling t;
         if (kiln_cuda_tiling_of(e, &t))
-            assert_false(by_tensor_cores(t.rows, t.cols, t.slices) || t.cuts > 1);
+            assert_false(by_tensor_cores(t.rows, t.cols, t.slices) || t.splits > 1);
     }
     kiln_cuda_tiling t;
     assert_true(kiln_cuda_tiling_of((kiln_cuda_extent){1024, 256, 784, 1, true}, &t));
     assert_true(by_tensor_cores(t.rows, t.cols, t.slices));
-    assert_int_equal(t.cuts, 1);
+    assert_int_equal(t.splits, 1);
     assert_int_equal(kiln_cuda_tiling_partials(&t, (kiln_cuda_extent){1024, 256, 784, 1, true}), 0);
 }
 
@@ -57,9 +58,9 @@ static void test_long_products_are_cut(void **state)
     kiln_cuda_extent e = {128, 256, 4096, 1, true};
     kiln_cuda_tiling t;
     assert_true(kiln_cuda_tiling_of(e, &t));
-    assert_true(t.cuts > 1 && t.tiles <= KILN_CUDA_TILE_BLOCKS && t.tiles > KILN_CUDA_TILE_BLOCKS / 2);
-    assert_int_equal(kiln_cuda_tiling_partials(&t, e), (size_t)t.cuts * 128 * 256 * sizeof(float));
-    assert_true(!kiln_cuda_tiling_within(e, t.tiles, &t) || t.cuts == 1);
+    assert_true(t.splits > 1 && t.tiles <= KILN_CUDA_TILE_BLOCKS && t.tiles > KILN_CUDA_TILE_BLOCKS / 2);
+    assert_int_equal(kiln_cuda_tiling_partials(&t, e), (size_t)t.splits * 128 * 256 * sizeof(float));
+    assert_true(!kiln_cuda_tiling_within(e, t.tiles, &t) || t.splits == 1);
 }
 
 static void test_tiles_have_kernels(void **state)

@@ -107,7 +107,7 @@ static void test_idx(void **state)
     kiln_data_free(d);
 }
 
-/* gzip files may be joined: the whole is what they hold one after the other. */
+/* gzip files may be absorbed: the whole is what they hold one after the other. */
 static void test_gzip_members(void **state)
 {
     (void)state;
@@ -118,7 +118,7 @@ static void test_gzip_members(void **state)
     b = gzip(&second);
     memcpy(a.data + a.size, b.data, b.size);
     a.size += b.size;
-    check_images(kiln_data_idx(put("joined.gz", &a), NULL), 0.1307, 0.3081);
+    check_images(kiln_data_idx(put("absorbed.gz", &a), NULL), 0.1307, 0.3081);
 }
 
 /* ---- Damaged files ---- */

@@ -55,7 +55,7 @@ static void check_hole(void *context, kiln_hole *hole)
 {
     look *l = context;
     assert_true(hole->bytes > 0 && hole->ready <= hole->bytes);
-    assert_true(!l->seen || l->end < hole->offset); /* in order, and joined */
+    assert_true(!l->seen || l->end < hole->offset); /* in order, and absorbed */
     l->end = hole->offset + hole->bytes;
     l->seen++;
     for (uint64_t at = hole->offset; at < hole->offset + hole->ready; at += UNIT)

@@ -7,7 +7,7 @@
 #include "support/files.h"
 #include "support/train.h"
 #include "ops/op.h"
-#include "trace/recipe.h"
+#include "trace/thunk.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
 
@@ -20,9 +20,9 @@ extern const kiln_op kiln_op_take_samples;
             skip_because("about data sets that lie on a device other than the CPU");                                   \
     } while (0)
 
-static bool by_recipe(const kiln_tensor *t)
+static bool is_thunk(const kiln_tensor *t)
 {
-    return t->storage->recipe != NULL;
+    return t->storage->thunk != NULL;
 }
 
 /* ---- Sets of every kind ---- */
@@ -124,7 +124,7 @@ static void same_next(kiln_loader *a, kiln_loader *b, bool here)
     assert_int_equal(p.epoch, q.epoch);
     assert_int_equal(p.index, q.index);
     if (more && here && HERE != KILN_CPU)
-        assert_true(by_recipe(p.x) && (!p.y || by_recipe(p.y)));
+        assert_true(is_thunk(p.x) && (!p.y || is_thunk(p.y)));
     same_tensor(p.x, q.x);
     same_tensor(p.y, q.y);
 }
@@ -347,13 +347,13 @@ static void test_no_room(void **state)
     kiln_dataset *d = kiln_data_digits(.count = INT64_MAX / 4);
     kiln_loader *l = kiln_loader_new(d, .device = HERE);
     kiln_batch b;
-    assert_true(kiln_loader_next(l, &b) && !by_recipe(b.x));
+    assert_true(kiln_loader_next(l, &b) && !is_thunk(b.x));
     assert_non_null(kiln_next_notice());
     kiln_loader_free(l);
     kiln_data_free(d);
     d = tensor_set(KILN_F32, KILN_I64); /* not wanted: nothing to be said */
     l = kiln_loader_new(d, .device = HERE, .resident = -1);
-    assert_true(kiln_loader_next(l, &b) && !by_recipe(b.x));
+    assert_true(kiln_loader_next(l, &b) && !is_thunk(b.x));
     assert_null(kiln_next_notice());
     kiln_loader_free(l);
     assert_null(kiln_loader_new(d, .device = HERE, .resident = 1.5));
@@ -373,7 +373,7 @@ static void test_range_alone(void **state)
     kiln_batch b;
     kiln_memory_set_limit(HERE, 0);
     assert_true(kiln_loader_next(l, &b));
-    assert_true(by_recipe(b.x));
+    assert_true(is_thunk(b.x));
     double x[150];
     assert_true(kiln_read(b.x, x, sizeof x));
     assert_true(x[0] == 900 && x[149] == 1049);

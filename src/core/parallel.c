@@ -81,7 +81,7 @@ static struct {
     pthread_cond_t wake;
     int started; /* helpers; their numbers are 1 … started */
     atomic_int sleepers;
-    atomic_uint generation; /* counts jobs */
+    atomic_uint round; /* counts jobs */
     atomic_bool stop;
 
     /* The job. Its fields are stable while a helper counts as active and saw it open. */
@@ -117,17 +117,17 @@ static void help(int worker)
     atomic_fetch_sub(&pool.active, 1);
 }
 
-/* Waits until the generation is another than `seen`: awake for a while, then asleep. */
+/* Waits until the round is another than `seen`: awake for a while, then asleep. */
 static void await_job(unsigned seen)
 {
     for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&pool.generation, memory_order_acquire) != seen)
+        if (atomic_load_explicit(&pool.round, memory_order_acquire) != seen)
             return;
         pause_a_little();
     }
     pthread_mutex_lock(&pool.lock);
     atomic_fetch_add(&pool.sleepers, 1);
-    while (atomic_load(&pool.generation) == seen && !atomic_load(&pool.stop))
+    while (atomic_load(&pool.round) == seen && !atomic_load(&pool.stop))
         pthread_cond_wait(&pool.wake, &pool.lock);
     atomic_fetch_sub(&pool.sleepers, 1);
     pthread_mutex_unlock(&pool.lock);
@@ -139,7 +139,7 @@ static void *helper(void *number)
     inside = true;
     omp_set_num_threads(1);
     for (unsigned seen = 0; !atomic_load(&pool.stop);) {
-        unsigned now = atomic_load(&pool.generation);
+        unsigned now = atomic_load(&pool.round);
         if (now == seen) {
             await_job(seen);
             continue;
@@ -162,7 +162,7 @@ static void start_helpers(int wanted)
 
 static void wake_sleepers(void)
 {
-    atomic_fetch_add(&pool.generation, 1);
+    atomic_fetch_add(&pool.round, 1);
     if (!atomic_load(&pool.sleepers))
         return;
     pthread_mutex_lock(&pool.lock);

@@ -233,7 +233,7 @@ void kiln_feed_release(kiln_feed *f)
 /* ---- Beginning and ending ---- */
 
 /* Nothing is on its way any more. */
-static void settle(kiln_feed *f)
+static void wait_for_all(kiln_feed *f)
 {
     bool was_ok = kiln_ok();
     for (int i = 0; i < KILN_FEED_BUFFERS; i++) {
@@ -246,14 +246,14 @@ static void settle(kiln_feed *f)
 
 void kiln_feed_restart(kiln_feed *f, int64_t epoch, int64_t index)
 {
-    settle(f);
+    wait_for_all(f);
     kiln_ring_restart(f->ring, epoch, index);
     f->begun = f->given = index;
 }
 
 void kiln_feed_free(kiln_feed *f)
 {
-    settle(f);
+    wait_for_all(f);
     for (int i = 0; i < KILN_FEED_BUFFERS; i++)
         drop(f, &f->buffers[i]);
     kiln_staging_give(f->device, &f->staging);

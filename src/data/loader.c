@@ -6,7 +6,7 @@
  * not run yet, a view that was kept) holds its storage as it holds any other. To other devices batches are copied
  * beside the steps (feed.c).
  *
- * Where the whole data set lies on the device (resident.c) there is no ring: a batch is a tensor by recipe, which the
+ * Where the whole data set lies on the device (resident.c) there is no ring: a batch is a thunk, which the
  * step that uses it makes. */
 #include "core/options.h"
 #include "core/alloc.h"

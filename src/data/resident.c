@@ -11,7 +11,7 @@
 #include "ops/samples.h"
 #include "plan/backend.h"
 #include "tensor/memory.h"
-#include "trace/recipe.h"
+#include "trace/thunk.h"
 
 extern const kiln_op kiln_op_take_samples;
 
@@ -320,7 +320,7 @@ static void set_scalars(double *f, const kiln_pick *p)
 kiln_tensor *kiln_resident_batch(const kiln_resident_side *side, const kiln_field *item, const kiln_pick *pick,
                                  kiln_tensor *old)
 {
-    kiln_recipe *r = old && !old->extra && old->shape[0] == pick->size ? kiln_recipe_alone(old) : NULL;
+    kiln_thunk *r = old && !old->extra && old->shape[0] == pick->size ? kiln_thunk_alone(old) : NULL;
     if (r) {
         set_scalars(r->attrs.f, pick);
         return old;
@@ -339,5 +339,5 @@ kiln_tensor *kiln_resident_batch(const kiln_resident_side *side, const kiln_fiel
     for (int d = 0; d < item->ndim; d++)
         a.i[KILN_SAMPLES_SHAPE + 1 + d] = item->shape[d];
     set_scalars(a.f, pick);
-    return kiln_keep(kiln_recipe_new(&kiln_op_take_samples, KILN_IN(side->data, side->table), &a));
+    return kiln_keep(kiln_thunk_new(&kiln_op_take_samples, KILN_IN(side->data, side->table), &a));
 }

@@ -36,7 +36,7 @@ typedef struct kiln_pick {
     uint64_t blank;          /* as kiln_dataset has it */
 } kiln_pick;
 
-/* One side of a batch, a tensor by recipe (trace/recipe.h). `old`, the same side of an earlier batch or NULL, is given
+/* One side of a batch, a thunk (trace/thunk.h). `old`, the same side of an earlier batch or NULL, is given
  * up: where nobody else knows it, it becomes the new one. The caller owns the result; NULL with an error. */
 kiln_tensor *kiln_resident_batch(const kiln_resident_side *side, const kiln_field *item, const kiln_pick *pick,
                                  kiln_tensor *old);

@@ -97,7 +97,7 @@ bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding)
     return table->run(dev, plan->exec, binding);
 }
 
-int64_t kiln_backend_generation(kiln_device device)
+int64_t kiln_backend_version(kiln_device device)
 {
     (void)device;
     /* Scratch memory is sized for the threads; in a forked child another thread may have been in the middle of a run,

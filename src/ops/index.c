@@ -376,7 +376,7 @@ static bool grad_as_strided_add(kiln_grad_call *g)
 const kiln_op kiln_op_as_strided_add = {
     .name = "as_strided_add",
     .attrs = "ndim shape... stride... offset",
-    .place = KILN_PLACE_LAST,
+    .start = KILN_START_LAST,
     .cls = KILN_CLASS_INDEX,
     .dtypes = KILN_T_NUMBERS,
     .min_in = 1,

@@ -115,10 +115,10 @@ enum {
 /* Which integers say where a window begins. They are constants of a plan until they are seen to change (plan/vary.c).
  */
 enum {
-    KILN_PLACE_NONE,
-    KILN_PLACE_SLICE,  /* the second says where it begins, the third where it ends */
-    KILN_PLACE_SECOND, /* the second */
-    KILN_PLACE_LAST    /* the last */
+    KILN_START_NONE,
+    KILN_START_SLICE,  /* the second says where it begins, the third where it ends */
+    KILN_START_SECOND, /* the second */
+    KILN_START_LAST    /* the last */
 };
 
 /* How a reduction folds elements together. */
@@ -171,7 +171,7 @@ struct kiln_op {
                                     the device has that in f32 only, or operations run one by one, all of it is f32 */
     uint16_t grad_reads[3]; /* KILN_READS_*: what the gradients of the first operands read; what is not said is as for
                                the operand before, and for the first all operands that are not skipped */
-    uint8_t place;          /* KILN_PLACE_* */
+    uint8_t start;          /* KILN_START_* */
     double lo, hi;          /* where the test operands are drawn from; both 0 stand for -2 … 2 */
 
     /* The shape and dtype rule: checks c->in, normalises c->attrs, fills c->out. False with an error otherwise. */

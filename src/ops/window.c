@@ -62,7 +62,7 @@ static bool infer_slice(kiln_call *c)
 const kiln_op kiln_op_slice = {
     KILN_VIEW_OP(slice),
     .attrs = "dim start end step",
-    .place = KILN_PLACE_SLICE,
+    .start = KILN_START_SLICE,
     .infer = infer_slice,
     .grad = grad_of_dense_view,
     .cases =
@@ -95,7 +95,7 @@ static bool infer_select(kiln_call *c)
 const kiln_op kiln_op_select = {
     KILN_VIEW_OP(select),
     .attrs = "dim index",
-    .place = KILN_PLACE_SECOND,
+    .start = KILN_START_SECOND,
     .infer = infer_select,
     .grad = grad_of_dense_view,
     .cases = KILN_CASES{"x[5] | 0 2", "x[3,4] | 0 -1", "x[3,4] | 1 0", "x[2,3,4] | 1 2", "x[2,0] | 0 1", "x[1] | -1 -1",
@@ -229,7 +229,7 @@ static bool grad_as_strided(kiln_grad_call *g)
 const kiln_op kiln_op_as_strided = {
     KILN_VIEW_OP(as_strided),
     .attrs = "ndim shape... stride... offset",
-    .place = KILN_PLACE_LAST,
+    .start = KILN_START_LAST,
     .infer = infer_as_strided,
     .grad = grad_as_strided,
     .cases =

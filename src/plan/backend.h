@@ -27,7 +27,7 @@ static inline bool kiln_backend_take_turn(const kiln_plan *plan, const kiln_bind
 }
 
 /* A number that changes when plans for the device have to be made anew (how many threads share the work). */
-int64_t kiln_backend_generation(kiln_device device);
+int64_t kiln_backend_version(kiln_device device);
 
 /* A plan's scratch below so many bytes is laid out without using room twice. */
 int64_t kiln_backend_roomy(kiln_device device);

@@ -34,13 +34,13 @@ int kiln_code_places(const kiln_code_part *p, int64_t place[2])
         place[0] = p->at + 4;
         return 1;
     }
-    switch (p->op->place) {
-    case KILN_PLACE_SLICE:
+    switch (p->op->start) {
+    case KILN_START_SLICE:
         place[0] = p->ints + 1;
         place[1] = p->ints + 2;
         return 2;
-    case KILN_PLACE_SECOND: place[0] = p->ints + 1; return 1;
-    case KILN_PLACE_LAST: place[0] = p->ints + p->nints - 1; return 1;
+    case KILN_START_SECOND: place[0] = p->ints + 1; return 1;
+    case KILN_START_LAST: place[0] = p->ints + p->nints - 1; return 1;
     default: return 0;
     }
 }

@@ -51,7 +51,7 @@ static bool finish_code(kiln_trace *tr)
         return false;
     kiln_trace_put(tr, KILN_CODE_END);
     kiln_trace_put(tr, tr->device);
-    kiln_trace_put(tr, kiln_backend_generation(tr->device));
+    kiln_trace_put(tr, kiln_backend_version(tr->device));
     kiln_trace_put(tr, tr->tf32 = kiln_get_tf32());
     kiln_trace_put(tr, tr->nkept);
     for (int64_t k = 0; k < tr->nkept; k++)

@@ -94,7 +94,7 @@ static bool notes_fit(const kiln_rerun *r, const kiln_trace *tr)
 /* A tensor that somebody beside the trace holds and may change what a recording makes of it. Batches are not meant. */
 static bool is_leaf(const kiln_tensor *t)
 {
-    return t && !t->storage->recipe && atomic_load_explicit(&t->refs, memory_order_relaxed) > 1;
+    return t && !t->storage->thunk && atomic_load_explicit(&t->refs, memory_order_relaxed) > 1;
 }
 
 /* Storage and flags as they were; no gradient to be added to, and no hook, which would be called. */
@@ -167,7 +167,7 @@ static void remember(kiln_rerun *r, const kiln_trace *tr, kiln_plan *p)
         r->varying[r->nvarying] = r->noted[r->nvarying];
     r->default_device = kiln_thread_current->default_device;
     r->tf32 = tr->tf32;
-    r->generation = kiln_backend_generation(p->device);
+    r->generation = kiln_backend_version(p->device);
 }
 
 void kiln_rerun_segment(kiln_rerun *r, const kiln_trace *tr, kiln_plan *p)
@@ -200,8 +200,7 @@ bool kiln_rerun_ready(const kiln_rerun *r)
 {
     const kiln_plan *p = r->plan;
     if (!p || !r->foretold || !kiln_ok() || !idle_trace() || r->tf32 != kiln_get_tf32() ||
-        r->default_device != kiln_thread_current->default_device ||
-        r->generation != kiln_backend_generation(p->device) ||
+        r->default_device != kiln_thread_current->default_device || r->generation != kiln_backend_version(p->device) ||
         p->arena_bytes + p->all_output_bytes > kiln_memory_left(p->device))
         return false;
     for (int64_t i = 0; i < r->nslots; i++)

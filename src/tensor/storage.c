@@ -29,7 +29,7 @@ kiln_storage *kiln_storage_new(kiln_device device, size_t bytes)
     s->address = 0;
     s->block = (kiln_block){0};
     s->run = NULL;
-    s->recipe = NULL;
+    s->thunk = NULL;
     return s;
 }
 
@@ -40,8 +40,8 @@ void kiln_storage_unref(kiln_storage *s)
     if (s->has_memory)
         kiln_memory_give(s->device, s->block);
     kiln_run_unref(s->run);
-    if (s->recipe)
-        kiln_recipe_free(s->recipe);
+    if (s->thunk)
+        kiln_thunk_free(s->thunk);
     kiln_thread *t = kiln_thread_state();
     if (!t) {
         kiln_free(s);

@@ -36,9 +36,9 @@ typedef struct kiln_run {
     struct kiln_run *next;
 } kiln_run;
 
-/* The operation that makes a tensor wherever it is needed: see trace/recipe.h. */
-typedef struct kiln_recipe kiln_recipe;
-void kiln_recipe_free(kiln_recipe *r);
+/* The operation that makes a tensor wherever it is needed: see trace/thunk.h. */
+typedef struct kiln_thunk kiln_thunk;
+void kiln_thunk_free(kiln_thunk *r);
 
 /* Gives a reference up; true if it was the last. Who holds the only one need not tell others that it is gone: nobody
  * can take another meanwhile. */
@@ -63,8 +63,8 @@ typedef struct kiln_storage {
     size_t bytes;
     kiln_address address; /* of the memory, where has_memory; the next one in a list of recycled storages */
     kiln_block block;
-    kiln_run *run;       /* what computes it, on devices that run on; a reference. NULL: its value is there */
-    kiln_recipe *recipe; /* not NULL: it never gets memory, but is made anew by whoever reads it. Owned */
+    kiln_run *run;     /* what computes it, on devices that run on; a reference. NULL: its value is there */
+    kiln_thunk *thunk; /* not NULL: it never gets memory, but is made anew by whoever reads it. Owned */
 } kiln_storage;
 
 typedef struct kiln_tensor_extra { /* what few tensors have: parameters, named and hooked ones */

@@ -88,7 +88,7 @@ static bool grad_put(kiln_grad_call *g)
 const kiln_op kiln_op_as_strided_put = {
     .name = "as_strided_put",
     .attrs = "stride... offset",
-    .place = KILN_PLACE_LAST,
+    .start = KILN_START_LAST,
     .cls = KILN_CLASS_INDEX,
     .dtypes = KILN_T_ALL,
     .min_in = 2,
@@ -290,7 +290,7 @@ bool kiln_assign(kiln_tensor *destination, kiln_tensor *source)
 {
     bool given = kiln_tensor_given(destination, "assign", 1) && kiln_tensor_given(source, "assign", 2);
     kiln_trace *tr = given ? kiln_trace_current() : NULL;
-    if (!tr || !kiln_trace_settle(destination) || !check_assign(tr, destination, source))
+    if (!tr || !kiln_trace_force(destination) || !check_assign(tr, destination, source))
         return false;
     kiln_thread *th = kiln_thread_state();
     bool ok = false, enabled = th->grad_enabled;
@@ -356,7 +356,7 @@ kiln_tensor *kiln_to(kiln_tensor *t, kiln_device device)
     if (t->device == device)
         return t;
     kiln_trace *tr = kiln_device_describe(device, NULL) ? kiln_trace_current() : NULL;
-    if (!tr || !t->storage->recipe)
+    if (!tr || !t->storage->thunk)
         return tr ? move(tr, t, device) : NULL;
     kiln_tensor *made = kiln_trace_follow(tr, t), *moved = made ? move(tr, made, device) : NULL;
     kiln_scope_drop(made);

@@ -50,7 +50,7 @@ kiln_tensor *kiln_requires_grad(kiln_tensor *t, bool wanted)
     if (wanted && !kiln_dtype_is_float((kiln_dtype)t->dtype))
         return kiln_fail(KILN_E_DTYPE, "requires_grad", "%s is %s; only floats have gradients",
                          kiln_tensor_label(t, "the tensor"), kiln_dtype_name((kiln_dtype)t->dtype));
-    if (!kiln_trace_settle(t))
+    if (!kiln_trace_force(t))
         return NULL;
     if (is_graph(t)) {
         if (wanted)
@@ -228,7 +228,7 @@ static bool back_node(walk *w, int64_t n)
     return true;
 }
 
-void kiln_trace_settle_grads(kiln_trace *tr, bool restore)
+void kiln_trace_finish_grads(kiln_trace *tr, bool restore)
 {
     while (tr->nreplaced) {
         struct kiln_replaced_grad r = tr->replaced[--tr->nreplaced];

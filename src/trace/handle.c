@@ -166,7 +166,7 @@ int32_t kiln_trace_value(kiln_trace *tr, kiln_tensor *t)
 {
     if (kiln_trace_knows(tr, t))
         return t->value;
-    if (t->storage->recipe)
+    if (t->storage->thunk)
         return kiln_trace_made_value(tr, t);
     int32_t whole = assigned_value(tr, t->storage);
     if (whole >= 0 && !is_parameter(t) && !t->detached && (whole = newest_value(tr, t, whole)) < 0)

@@ -66,7 +66,7 @@ static kiln_tensor *computed(kiln_tensor *t, const char *who)
         kiln_shapes_fail(t, who);
         return NULL;
     }
-    if (t->storage->recipe && !(t = kiln_trace_follow(tr, t)))
+    if (t->storage->thunk && !(t = kiln_trace_follow(tr, t)))
         return NULL;
     if (!kiln_is_contiguous(t) || t->storage->version != t->storage->memory_version)
         kiln_no_grad

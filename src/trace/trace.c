@@ -71,7 +71,7 @@ void kiln_trace_clear(kiln_trace *tr)
 {
     /* New epoch first: releasing leaves below may free handles, which then need not be looked up. */
     tr->epoch = atomic_fetch_add(&next_epoch, 1);
-    kiln_trace_settle_grads(tr, false);
+    kiln_trace_finish_grads(tr, false);
     for (int64_t i = 0; i < tr->nvalues; i++) {
         kiln_value *v = &tr->values[i];
         if (v->base == i && v->storage) {
@@ -95,14 +95,14 @@ void kiln_trace_discard(kiln_trace *tr)
         if (v->base == i && v->node >= 0 && v->storage->has_memory)
             kiln_storage_unassigned(v->storage);
     }
-    kiln_trace_settle_grads(tr, true);
+    kiln_trace_finish_grads(tr, true);
     kiln_trace_clear(tr);
 }
 
 void kiln_trace_next_segment(kiln_trace *tr)
 {
     start_segment(tr);
-    kiln_trace_settle_grads(tr, false);
+    kiln_trace_finish_grads(tr, false);
 }
 
 /* ---- The code ---- */

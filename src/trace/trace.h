@@ -221,12 +221,12 @@ static inline bool kiln_trace_has_value(const kiln_storage *s, const char *who)
     return (s->has_memory && kiln_storage_computed(s)) || kiln_trace_fail_no_value(s, who);
 }
 
-/* For tensors by recipe (recipe.h). Records the operation: a handle for its result, or NULL with an error. */
+/* For thunks (thunk.h). Records the operation: a handle for its result, or NULL with an error. */
 kiln_tensor *kiln_trace_follow(kiln_trace *tr, const kiln_tensor *t);
 int32_t kiln_trace_made_value(kiln_trace *tr, kiln_tensor *t); /* the same once a trace: the value; -1 with an error */
 
-/* Computes the tensor, if it is one by recipe: an ordinary one from then on. False with an error. */
-bool kiln_trace_settle(kiln_tensor *t);
+/* Computes the tensor, if it is a thunk: an ordinary one from then on. False with an error. */
+bool kiln_trace_force(kiln_tensor *t);
 
 /* Copies elements of a storage that has a value to the host, before or after what other threads do to it. */
 bool kiln_trace_copy_out(kiln_storage *s, void *to, kiln_address from, size_t bytes);
@@ -235,7 +235,7 @@ bool kiln_trace_copy_out(kiln_storage *s, void *to, kiln_address from, size_t by
 void kiln_trace_next_segment(kiln_trace *tr);
 
 /* The pending segment has run (or not: `restore`): forgets the gradients it replaced, or puts them back. */
-void kiln_trace_settle_grads(kiln_trace *tr, bool restore);
+void kiln_trace_finish_grads(kiln_trace *tr, bool restore);
 
 /* Makes g the gradient of t, which has one already; the old one comes back if the pending segment is discarded. */
 bool kiln_trace_replace_grad(kiln_trace *tr, kiln_tensor *t, kiln_tensor *g);

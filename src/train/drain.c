@@ -46,7 +46,7 @@ bool kiln_training_drain(kiln_training *t, int64_t steps_in_epoch)
     return (t->ndrains < KILN_MOVES && !kiln_meter_at_once(&t->meter)) || look_at_oldest(t);
 }
 
-bool kiln_training_settle(kiln_training *t)
+bool kiln_training_drain_all(kiln_training *t)
 {
     bool good = true;
     while (good && t->ndrains > 0)

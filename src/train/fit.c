@@ -240,7 +240,7 @@ static bool train_batches(kiln_training *t)
 static bool train_to_end(kiln_training *t)
 {
     bool done = train_batches(t);
-    return kiln_training_settle(t) && done;
+    return kiln_training_drain_all(t) && done;
 }
 
 /* ---- The end of an epoch ---- */

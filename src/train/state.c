@@ -124,7 +124,7 @@ bool kiln_training_save(kiln_training *t)
     if (!t->o.checkpoint)
         return true;
     /* Also so that weights which are not numbers never replace a good checkpoint. */
-    if (!kiln_training_settle(t) || !kiln_meter_get(&t->meter, sums) || !kiln_meter_read(&t->meter, &totals) ||
+    if (!kiln_training_drain_all(t) || !kiln_meter_get(&t->meter, sums) || !kiln_meter_read(&t->meter, &totals) ||
         !kiln_training_check_loss(t, &totals, t->step))
         return false;
     if (t->log.journal.file >= 0)

@@ -81,7 +81,7 @@ void kiln_training_watched(kiln_training *t);
 /* After a multiple of KILN_DRAIN steps: begins to move the sums, and looks at those of the time before. */
 bool kiln_training_drain(kiln_training *t, int64_t steps_in_epoch);
 /* Looks at all sums that are on their way: afterwards the log is complete up to this step. */
-bool kiln_training_settle(kiln_training *t);
+bool kiln_training_drain_all(kiln_training *t);
 
 /* Saves where it stands in the folder of the options (nothing without one). */
 bool kiln_training_save(kiln_training *t);

@@ -115,7 +115,7 @@ static bool copy_in(void *dev, kiln_address to, const void *from, size_t bytes)
 
 static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 {
-    if (!kiln_cuda_settle(dev))
+    if (!kiln_cuda_drain(dev))
         return false;
     memcpy(to, (const void *)(uintptr_t)from, bytes);
     return true;
@@ -283,7 +283,7 @@ static bool run(void *dev, void *exec, const kiln_binding *b)
 
 static bool wait_for_all(void *dev)
 {
-    return kiln_cuda_settle(dev);
+    return kiln_cuda_drain(dev);
 }
 
 static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,

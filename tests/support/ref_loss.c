@@ -239,7 +239,7 @@ static void run_nll_loss_place(ref_call *c)
 
 /* ---- CTC ---- */
 
-/* True when a path of classes, with repeats joined and blanks removed, spells the target. */
+/* True when a path of classes, with repeats absorbed and blanks removed, spells the target. */
 static bool spells(const int64_t *path, int64_t frames, const double *target, int64_t length, int64_t blank)
 {
     int64_t n = 0;

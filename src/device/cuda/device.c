@@ -187,7 +187,7 @@ static bool cuda_copy_in(void *dev, kiln_address to, const void *from, size_t by
 static bool cuda_wait(void *dev)
 {
     kiln_cuda_device *d = dev;
-    return kiln_cuda_enter(d) && kiln_cuda_settle(d) && kiln_cuda_memory_check(d);
+    return kiln_cuda_enter(d) && kiln_cuda_drain(d) && kiln_cuda_memory_check(d);
 }
 
 static bool cuda_copy_out(void *dev, void *to, kiln_address from, size_t bytes)

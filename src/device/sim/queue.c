@@ -159,7 +159,7 @@ void kiln_sim_wait_until(sim *s, uint64_t number)
 }
 
 /* With the lock held: deals with a run that has failed. All that was given so far is over before anybody is told. */
-void kiln_sim_settle(sim *s)
+void kiln_sim_after_failure(sim *s)
 {
     if (s->failing) {
         s->skipped = s->given;
@@ -180,7 +180,7 @@ bool kiln_sim_report(sim *s)
 {
     if (s->lost)
         return kiln_sim_fail_lost(s);
-    kiln_sim_settle(s);
+    kiln_sim_after_failure(s);
     return kiln_failures_tell(&s->failures, &kiln_sim_witnesses[s->index], UINT64_MAX);
 }
 

@@ -80,7 +80,7 @@ void kiln_sim_append(sim *s, job *j);
 void kiln_sim_wait_until(sim *s, uint64_t number);
 
 /* Deals with a run that has failed. All that was given so far is over before anybody is told. */
-void kiln_sim_settle(sim *s);
+void kiln_sim_after_failure(sim *s);
 
 /* ---- Telling: false with an error ---- */
 

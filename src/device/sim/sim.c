@@ -276,7 +276,7 @@ static bool was_copied(sim *s, uint64_t ticket)
     if (ticket >= s->lost_first && ticket <= s->lost_last)
         return kiln_sim_fail_lost(s);
     if (s->failing && s->failure.first < ticket)
-        kiln_sim_settle(s);
+        kiln_sim_after_failure(s);
     if (!kiln_failures_tell(&s->failures, &kiln_sim_witnesses[s->index], ticket))
         return false;
     return !kiln_failures_hit(&s->failures, ticket) ||

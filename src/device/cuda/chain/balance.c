@@ -85,27 +85,27 @@ static void set_tiling(fitting *f, part *p, const kiln_cuda_tiling *t)
     look_at(f, p);
 }
 
-/* The fewest tiles that take no longer than `most` each, if they are fewer than those of *best. As many cuts are as
- * many products with a shorter k, for which tilings without cuts are asked for. */
-static void try_cuts(const kiln_cuda_link *s, int32_t cuts, int64_t most, kiln_cuda_tiling *best)
+/* The fewest tiles that take no longer than `most` each, if they are fewer than those of *best. As many splits are as
+ * many products with a shorter k, for which tilings without splits are asked for. */
+static void try_cuts(const kiln_cuda_link *s, int32_t splits, int64_t most, kiln_cuda_tiling *best)
 {
     const kiln_cuda_extent e = kiln_cuda_extent_of(&s->product, best, s->tf32);
-    const kiln_cuda_extent one = {e.m, e.n, KILN_CUDA_TILE_CUT(e.k, (int64_t)cuts), e.matrices * cuts, e.tf32};
+    const kiln_cuda_extent one = {e.m, e.n, KILN_CUDA_TILE_SPLIT(e.k, (int64_t)splits), e.matrices * splits, e.tf32};
     kiln_cuda_tiling t;
     for (int64_t tiles = best->tiles; tiles > 1 && kiln_cuda_tiling_within(one, tiles - 1, &t); tiles = t.tiles)
         if (kiln_cuda_tile_time(&t) <= most) {
-            *best = kiln_cuda_tiling_with(t.rows, t.cols, t.slices, cuts, e);
-            best->nanoseconds = t.nanoseconds + best->joining;
+            *best = kiln_cuda_tiling_with(t.rows, t.cols, t.slices, splits, e);
+            best->nanoseconds = t.nanoseconds + best->summing;
         }
 }
 
-/* The same for a product; its own tiles where there are none. What is cut stays cut, and nothing else is: cuts have a
+/* The same for a product; its own tiles where there are none. What is cut stays cut, and nothing else is: splits have a
  * second link, and room for as many. */
 static kiln_cuda_tiling fewest_tiles(const fitting *f, const part *p, int64_t most)
 {
     kiln_cuda_tiling best = p->own;
-    for (int32_t cuts = p->own.cuts > 1 ? 2 : 1; cuts <= p->own.cuts; cuts++)
-        try_cuts(&f->chain->links[p->link], cuts, most, &best);
+    for (int32_t splits = p->own.splits > 1 ? 2 : 1; splits <= p->own.splits; splits++)
+        try_cuts(&f->chain->links[p->link], splits, most, &best);
     return best;
 }
 

@@ -7,9 +7,9 @@
 typedef struct kiln_cuda_chain_parameters {
     unsigned long long *barrier; /* blocks that have come to any barrier so far; KILN_CUDA_STOPPED after a fault */
     unsigned long long base;     /* its count when the run begins */
-    unsigned long long run;      /* the run's number, or the first one's; 0: the header of the graph has told it */
+    unsigned long long run;      /* the run's number, or the first one's; 0: the prologue of the graph has told it */
     unsigned long long runs;     /* how many there are, one after the other */
-    kiln_cuda_state *state;
+    kiln_cuda_status *state;
     kiln_cuda_record *record;
 } kiln_cuda_chain_parameters;
 

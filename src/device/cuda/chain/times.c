@@ -39,7 +39,7 @@ int64_t kiln_cuda_link_time(const kiln_cuda_chain *chain, const kiln_cuda_link *
 int64_t kiln_cuda_tile_time(const kiln_cuda_tiling *t)
 {
     int64_t rounds = (t->tiles + KILN_CUDA_TILE_BLOCKS - 1) / KILN_CUDA_TILE_BLOCKS;
-    return (t->nanoseconds - t->joining) / rounds;
+    return (t->nanoseconds - t->summing) / rounds;
 }
 
 static int64_t unit_time(const kiln_cuda_chain *chain, const kiln_cuda_link *l)

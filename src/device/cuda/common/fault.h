@@ -9,11 +9,11 @@
 
 /* What kernels know of faults, in device memory. A run that meets a bad index sets `stop`; from then on nothing is
  * written to slots, by it and by the runs behind it, until the host has learned of it. */
-typedef struct kiln_cuda_state {
+typedef struct kiln_cuda_status {
     int32_t stop;
     int32_t lock;           /* taken by threads that report */
     unsigned long long run; /* number of the run under way */
-} kiln_cuda_state;
+} kiln_cuda_status;
 
 /* What the host sees of it without a copy: pinned, mapped memory. */
 typedef struct kiln_cuda_record {
@@ -25,7 +25,7 @@ typedef struct kiln_cuda_record {
 
 /* How a kernel reports a bad index: kiln_cuda_report in report.cuh. Passed to kernels by value. */
 typedef struct kiln_cuda_fault {
-    kiln_cuda_state *state;
+    kiln_cuda_status *state;
     kiln_cuda_record *record; /* mapped */
     int32_t kernel;
     unsigned long long run;      /* 0: the one that `state` names */

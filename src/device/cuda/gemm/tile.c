@@ -13,11 +13,11 @@ enum {
     MOST_TIME = 9000,
     MOST_TENSOR_TIME = 15000,
     MOST_LARGE_TIME = 40000,
-    /* Nanoseconds of a wave that joins cuts and of what their tiles take from other products, and bytes of partial sums
-     * that are written and read in one. */
-    JOIN = 5000,
-    JOINED = 2000,
-    SHORTEST_CUT = 128 /* elements along k */
+    /* Nanoseconds of a wave that adds splits and of what their tiles take from other products, and bytes of partial
+     * sums that are written and read in one. */
+    SUM_SPLITS = 5000,
+    SUMMED = 2000,
+    SHORTEST_SPLIT = 128 /* elements along k */
 };
 
 /* What a tile takes: lines, by k, through the times of products with constant sizes that bench/cuda_tiles showed on an
@@ -64,36 +64,36 @@ static size_t shared_floats(int64_t rows, int64_t cols, int64_t slices, int64_t 
     return (size_t)((KILN_CUDA_TILE_SUMS(rows, cols) + stages * KILN_CUDA_TILE_STAGE(rows, cols)) * slices);
 }
 
-kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t cuts, kiln_cuda_extent e)
+kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t splits, kiln_cuda_extent e)
 {
-    kiln_cuda_tiling t = {.rows = rows, .cols = cols, .slices = slices, .cuts = cuts};
+    kiln_cuda_tiling t = {.rows = rows, .cols = cols, .slices = slices, .splits = splits};
     t.across = times(e.n, cols);
     t.down = times(e.m, rows);
-    t.tiles = t.across * t.down * e.matrices * cuts;
-    t.shared = shared_floats(rows, cols, slices, KILN_CUDA_TILE_CUT(e.k, cuts)) * sizeof(float);
-    t.joining = cuts > 1 ? JOIN + 2 * (int64_t)kiln_cuda_tiling_partials(&t, e) / JOINED : 0;
+    t.tiles = t.across * t.down * e.matrices * splits;
+    t.shared = shared_floats(rows, cols, slices, KILN_CUDA_TILE_SPLIT(e.k, splits)) * sizeof(float);
+    t.summing = splits > 1 ? SUM_SPLITS + 2 * (int64_t)kiln_cuda_tiling_partials(&t, e) / SUMMED : 0;
     return t;
 }
 
 size_t kiln_cuda_tiling_partials(const kiln_cuda_tiling *t, kiln_cuda_extent e)
 {
-    return t->cuts == 1 ? 0 : (size_t)(t->cuts * e.m * e.n * e.matrices) * sizeof(float);
+    return t->splits == 1 ? 0 : (size_t)(t->splits * e.m * e.n * e.matrices) * sizeof(float);
 }
 
-/* About how long the product takes, in nanoseconds: how often every block makes a tile, and joining cuts … */
+/* About how long the product takes, in nanoseconds: how often every block makes a tile, and summing splits … */
 static int64_t time_of(const tile *one, const kiln_cuda_tiling *t, kiln_cuda_extent e)
 {
-    int64_t k = KILN_CUDA_TILE_CUT(e.k, t->cuts);
-    return times(t->tiles, KILN_CUDA_TILE_BLOCKS) * (one->start + k * one->step / 1000) + t->joining;
+    int64_t k = KILN_CUDA_TILE_SPLIT(e.k, t->splits);
+    return times(t->tiles, KILN_CUDA_TILE_BLOCKS) * (one->start + k * one->step / 1000) + t->summing;
 }
 
-/* As many cuts as there are blocks for; fewer where some would have nothing to do. */
+/* As many splits as there are blocks for; fewer where some would have nothing to do. */
 static int32_t most_cuts(const tile *one, kiln_cuda_extent e)
 {
     int64_t whole = kiln_cuda_tiling_with(one->rows, one->cols, one->slices, 1, e).tiles;
-    int64_t cuts = KILN_CUDA_TILE_BLOCKS / whole, enough = times(e.k, SHORTEST_CUT);
-    cuts = cuts < enough ? cuts : enough;
-    return cuts > 1 ? (int32_t)times(e.k, KILN_CUDA_TILE_CUT(e.k, cuts)) : 1;
+    int64_t splits = KILN_CUDA_TILE_BLOCKS / whole, enough = times(e.k, SHORTEST_SPLIT);
+    splits = splits < enough ? splits : enough;
+    return splits > 1 ? (int32_t)times(e.k, KILN_CUDA_TILE_SPLIT(e.k, splits)) : 1;
 }
 
 typedef struct search {
@@ -102,9 +102,9 @@ typedef struct search {
     kiln_cuda_tiling *best;
 } search;
 
-static void try_tiling(search *s, const tile *one, int32_t cuts)
+static void try_tiling(search *s, const tile *one, int32_t splits)
 {
-    kiln_cuda_tiling t = kiln_cuda_tiling_with(one->rows, one->cols, one->slices, cuts, s->e);
+    kiln_cuda_tiling t = kiln_cuda_tiling_with(one->rows, one->cols, one->slices, splits, s->e);
     t.nanoseconds = time_of(one, &t, s->e);
     int64_t cost = t.nanoseconds + t.tiles * ROOM / 1000; /* … and the room that tiles take */
     if (t.tiles <= s->most && cost < s->least) {
@@ -113,7 +113,7 @@ static void try_tiling(search *s, const tile *one, int32_t cuts)
     }
 }
 
-static bool find(kiln_cuda_extent e, int64_t most, bool cut, kiln_cuda_tiling *t)
+static bool find(kiln_cuda_extent e, int64_t most, bool split, kiln_cuda_tiling *t)
 {
     int64_t work;
     if (e.m < 1 || e.n < 1 || e.k < 1 || e.matrices < 1 || __builtin_mul_overflow(e.m, e.n, &work) ||
@@ -126,7 +126,7 @@ static bool find(kiln_cuda_extent e, int64_t most, bool cut, kiln_cuda_tiling *t
         if (tensor ? !e.tf32 : work > MOST_WORK)
             continue;
         try_tiling(&s, &tiles[i], 1);
-        if (tensor && cut)
+        if (tensor && split)
             try_tiling(&s, &tiles[i], most_cuts(&tiles[i], e));
     }
     t->large = e.tf32 && s.least > MOST_TENSOR_TIME;

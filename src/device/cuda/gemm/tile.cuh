@@ -83,24 +83,24 @@ static __device__ __forceinline__ void kiln_cuda_tile_make(const Shape &s, const
         Tiler::template make<false, false>(a, b, k, memory...);
 }
 
-/* Tile number `tile` of all matrices' tiles, row by row, of the first cut, then of the next. `s` is a
+/* Tile number `tile` of all matrices' tiles, row by row, of the first split, then of the next. `s` is a
  * kiln_cuda_matrices, or has the same members as constants and `aligned`. `shared` is aligned to 16 bytes, better to
  * KILN_CUDA_TILE_ALIGN; the block has to meet before it is used again.
  *
  * sink(cells) is called with some cells at a time, such that every element is in one of them: four elements, and `at` a
  * multiple of four, where the rows of c have a multiple of four. Consecutive threads have consecutive ones. The elements
- * of the second cut come behind all of the first. */
+ * of the second split come behind all of the first. */
 template <int ROWS, int COLS, int SLICES, typename Shape, typename Sink>
-static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t matrices, int cuts, int64_t tile,
+static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t matrices, int splits, int64_t tile,
                                                       void *shared, const Sink &sink)
 {
     const uint32_t across = (uint32_t)((s.n + COLS - 1) / COLS), down = (uint32_t)((s.m + ROWS - 1) / ROWS);
     const uint32_t line = (uint32_t)tile / across, number = line / down;
-    const uint32_t cut = cuts == 1 ? 0 : number / (uint32_t)matrices;
-    const uint32_t matrix = cuts == 1 ? number : number % (uint32_t)matrices;
+    const uint32_t split = splits == 1 ? 0 : number / (uint32_t)matrices;
+    const uint32_t matrix = splits == 1 ? number : number % (uint32_t)matrices;
     const int64_t row = (int64_t)(line % down) * ROWS, col = (int64_t)((uint32_t)tile % across) * COLS;
-    const int64_t length = KILN_CUDA_TILE_CUT(s.k, (int64_t)cuts), begin = cut * length;
-    const int64_t k = cuts == 1 || s.k - begin < length ? s.k - begin : length;
+    const int64_t length = KILN_CUDA_TILE_SPLIT(s.k, (int64_t)splits), begin = split * length;
+    const int64_t k = splits == 1 || s.k - begin < length ? s.k - begin : length;
     const int rows = s.m % ROWS == 0 || s.m - row >= ROWS ? ROWS : (int)(s.m - row);
     const int cols = s.n % COLS == 0 || s.n - col >= COLS ? COLS : (int)(s.n - col);
     const bool a_fours = (s.a_col == 1 ? s.k : s.m) % 4 == 0, b_fours = (s.b_row == 1 ? s.k : s.n) % 4 == 0;
@@ -130,10 +130,10 @@ static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t ma
     }
 }
 
-/* Joins the partial sums of all cuts of `count` elements, four at a time where there are whole fours: from `from` on,
+/* Adds the partial sums of all splits of `count` elements, four at a time where there are whole fours: from `from` on,
  * steps of `step`. Elements reach the sink as those of tiles do. */
 template <typename Sink>
-static __device__ __forceinline__ void kiln_cuda_join(const float *partials, int64_t count, int64_t n, int cuts,
+static __device__ __forceinline__ void kiln_cuda_sum_splits(const float *partials, int64_t count, int64_t n, int splits,
                                                       int64_t from, int64_t step, const Sink &sink)
 {
     const bool fours = n % 4 == 0;
@@ -144,14 +144,14 @@ static __device__ __forceinline__ void kiln_cuda_join(const float *partials, int
         if (fours) {
             float4 v = *(const float4 *)(partials + i);
 #pragma unroll 8
-            for (int c = 1; c < cuts; c++) {
+            for (int c = 1; c < splits; c++) {
                 const float4 y = *(const float4 *)(partials + c * count + i);
                 v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
             }
             x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
         } else {
             x[0] = partials[i];
-            for (int c = 1; c < cuts; c++)
+            for (int c = 1; c < splits; c++)
                 x[0] += partials[c * count + i];
         }
         sink(cell);

@@ -1,7 +1,7 @@
 /* Products of f32 matrices by tiles: a block makes a tile of the result, and k is cut into slices that parts of the
- * block sum side by side. Where k is long and there are few tiles it is cut between blocks first: the tiles of each cut
- * are partial sums, which are joined in order. Read by C, by CUDA sources and by generated kernels, which bring the
- * integer types along. */
+ * block sum side by side. Where k is long and there are few tiles it is split between blocks first (split-k): the tiles
+ * of each split are partial sums, which are added in order. Read by C, by CUDA sources and by generated kernels, which
+ * bring the integer types along. */
 #ifndef KILN_CUDA_TILE_H
 #define KILN_CUDA_TILE_H
 
@@ -73,8 +73,8 @@ enum {
 #define KILN_CUDA_TENSOR_SUMS(rows, cols, slices)                                                                      \
     ((rows) * ((cols) + KILN_CUDA_TENSOR_PAD) * (KILN_CUDA_TENSOR_BLOCKS(rows, cols, slices) == 1 ? (slices) : 1))
 
-/* Elements along k in a cut: a multiple of what large tiles take at a time. */
-#define KILN_CUDA_TILE_CUT(k, cuts) ((cuts) == 1 ? (k) : ((k) + 64 * (cuts)-1) / (64 * (cuts)) * 64)
+/* Elements along k in a split: a multiple of what large tiles take at a time. */
+#define KILN_CUDA_TILE_SPLIT(k, splits) ((splits) == 1 ? (k) : ((k) + 64 * (splits)-1) / (64 * (splits)) * 64)
 
 #ifndef __CUDACC_RTC__
 #ifdef __cplusplus
@@ -84,18 +84,18 @@ extern "C" {
 typedef struct kiln_cuda_tiling {
     int32_t rows, cols;          /* of a tile */
     int32_t slices;              /* of k, summed in order */
-    int32_t cuts;                /* of k, likewise, by different blocks */
-    int64_t across, down, tiles; /* in a row of tiles, in a column of tiles, in all cuts of all matrices */
+    int32_t splits;              /* of k, likewise, by different blocks */
+    int64_t across, down, tiles; /* in a row of tiles, in a column of tiles, in all splits of all matrices */
     size_t shared;               /* bytes of shared memory a block needs */
     int64_t nanoseconds;         /* that it takes, about … */
-    int64_t joining;             /* … of which to join cuts */
+    int64_t summing;             /* … of which to add splits */
     bool large;                  /* a library is faster at it: tiles are for chains that would fall apart without it */
 } kiln_cuda_tiling;
 
 /* How many matrices the tiles are of. */
 static inline int64_t kiln_cuda_tiling_matrices(const kiln_cuda_tiling *t)
 {
-    return t->tiles / (t->across * t->down * t->cuts);
+    return t->tiles / (t->across * t->down * t->splits);
 }
 
 typedef struct kiln_cuda_extent { /* what there is to be tiled */
@@ -107,13 +107,13 @@ typedef struct kiln_cuda_extent { /* what there is to be tiled */
  * in a chain (waves.c) the tiles may be coarser. */
 bool kiln_cuda_tiling_of(kiln_cuda_extent e, kiln_cuda_tiling *t);
 
-/* The same with at most so many tiles, and without cuts; false also where none has so few. */
+/* The same with at most so many tiles, and without splits; false also where none has so few. */
 bool kiln_cuda_tiling_within(kiln_cuda_extent e, int64_t most, kiln_cuda_tiling *t);
 
 /* The tiling with these tiles, whether or not it is a good one. */
-kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t cuts, kiln_cuda_extent e);
+kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t splits, kiln_cuda_extent e);
 
-/* Bytes of partial sums; 0 where there are no cuts. */
+/* Bytes of partial sums; 0 where there are no splits. */
 size_t kiln_cuda_tiling_partials(const kiln_cuda_tiling *t, kiln_cuda_extent e);
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@ struct kiln_cuda_to_memory {
 
 template <int ROWS, int COLS, int SLICES>
 static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
-    product(const __grid_constant__ kiln_cuda_matrices s, int64_t matrices, int cuts, int64_t tiles, float *to,
+    product(const __grid_constant__ kiln_cuda_matrices s, int64_t matrices, int splits, int64_t tiles, float *to,
             const int32_t *stop)
 {
     extern __shared__ float4 shared[];
@@ -23,22 +23,22 @@ static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
         return;
     const kiln_cuda_to_memory sink = {to, s.n % 4 == 0 && (uint64_t)to % 16 == 0};
     for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        kiln_cuda_tile<ROWS, COLS, SLICES>(s, matrices, cuts, tile, shared, sink);
+        kiln_cuda_tile<ROWS, COLS, SLICES>(s, matrices, splits, tile, shared, sink);
         __syncthreads();
     }
 }
 
-static __global__ void joined(const float *partials, int64_t count, int64_t n, int cuts, float *to,
+static __global__ void joined(const float *partials, int64_t count, int64_t n, int splits, float *to,
                               const int32_t *stop)
 {
     if (stop && *stop)
         return;
     const kiln_cuda_to_memory sink = {to, n % 4 == 0 && (uint64_t)to % 16 == 0};
-    kiln_cuda_join(partials, count, n, cuts, blockIdx.x * (int64_t)blockDim.x + threadIdx.x,
+    kiln_cuda_sum_splits(partials, count, n, splits, blockIdx.x * (int64_t)blockDim.x + threadIdx.x,
                    gridDim.x * (int64_t)blockDim.x, sink);
 }
 
-typedef void kernel(kiln_cuda_matrices s, int64_t matrices, int cuts, int64_t tiles, float *to, const int32_t *stop);
+typedef void kernel(kiln_cuda_matrices s, int64_t matrices, int splits, int64_t tiles, float *to, const int32_t *stop);
 
 static kernel *kernel_of(const kiln_cuda_tiling *t)
 {
@@ -55,15 +55,15 @@ extern "C" bool kiln_cuda_small_launch(const kiln_cuda_call *c, const kiln_cuda_
 {
     const int64_t most = 8 * (int64_t)c->multiprocessors, matrices = kiln_cuda_tiling_matrices(t);
     const int64_t count = matrices * s->m * s->n;
-    const bool cut = t->cuts > 1;
+    const bool cut = t->splits > 1;
     kernel *k = kernel_of(t);
     cudaError_t e = cudaFuncSetAttribute((const void *)k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t->shared);
     if (e == cudaSuccess)
         k<<<(unsigned)(t->tiles < most ? t->tiles : most), KILN_CUDA_TILE_THREADS, t->shared, c->stream>>>(
-            *s, matrices, t->cuts, t->tiles, cut ? partials : to, cut ? NULL : c->stop);
+            *s, matrices, t->splits, t->tiles, cut ? partials : to, cut ? NULL : c->stop);
     if (e == cudaSuccess && cut) {
         const int64_t blocks = (count + 1023) / 1024;
-        joined<<<(unsigned)(blocks < most ? blocks : most), 256, 0, c->stream>>>(partials, count, s->n, t->cuts, to,
+        joined<<<(unsigned)(blocks < most ? blocks : most), 256, 0, c->stream>>>(partials, count, s->n, t->splits, to,
                                                                                  c->stop);
     }
     return kiln_cuda_launched(c);

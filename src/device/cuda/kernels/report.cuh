@@ -8,7 +8,7 @@
  * scheduling. Rare, so a lock will do. */
 static __device__ __noinline__ void kiln_cuda_report(kiln_cuda_fault f, int64_t order, int64_t index, int64_t limit)
 {
-    volatile kiln_cuda_state *state = f.state;
+    volatile kiln_cuda_status *state = f.state;
     const unsigned long long run = f.run ? f.run : state->run;
     while (atomicCAS(&f.state->lock, 0, 1) != 0)
         __nanosleep(100);

@@ -123,7 +123,7 @@ void kiln_cuda_dispose(void *dev, void *p)
     kiln_free(e->parts);
     kiln_free(e->part_of);
     kiln_cuda_free_waits(&e->waits);
-    kiln_cuda_free_joined(e->joined);
+    kiln_cuda_free_absorbed(e->absorbed);
     kiln_free(e);
 }
 
@@ -148,8 +148,8 @@ void *kiln_cuda_lower(void *dev, const kiln_plan *plan)
     kiln_cuda_exec *e = kiln_cuda_enter(d) ? kiln_alloc_zero(1, sizeof *e) : NULL;
     if (!e)
         return NULL;
-    bool ok = kiln_cuda_join_sums(d, plan, &e->joined);
-    e->plan = e->joined ? e->joined : plan;
+    bool ok = kiln_cuda_absorb_sums(d, plan, &e->absorbed);
+    e->plan = e->absorbed ? e->absorbed : plan;
     if (ok && make_parts(d, e) && make_memory(d, e))
         return e;
     kiln_cuda_dispose(d, e);
@@ -205,14 +205,30 @@ static bool wait_for_room(kiln_cuda_device *d, const kiln_cuda_exec *e)
     return ok;
 }
 
+/* The one place where it is chosen how a run is launched. A plan that is one chain is that, once its kernel is there.
+ * Any other is a graph, except where memory is guarded, or addresses are new each time, so that graphs would be made
+ * for nothing. The latter is seen late: launching kernels one by one can fail in the middle of a step, which a graph
+ * cannot, and what has run before will not. */
+static kiln_cuda_mode mode_of(const kiln_cuda_device *d, const kiln_cuda_exec *e)
+{
+    if (e->whole)
+        return KILN_CUDA_AS_CHAIN;
+    return e->strangers > KILN_CUDA_GRAPHS || kiln_cuda_memory_guarded(d) ? KILN_CUDA_SINGLY : KILN_CUDA_AS_GRAPH;
+}
+
 /* With the lock held: launches the run, or leaves it to a launch of several. */
 static bool start(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
 {
+    kiln_cuda_graph *g = NULL;
     if (!make_chains(d, e, b) || !find_whole(d, e))
         return false;
-    if (e->whole)
-        return kiln_cuda_pend(d, e->parts[0].chain, e->whole, b);
-    return kiln_cuda_flush(d) && kiln_cuda_graph_launch(d, e, b, d->runs + 1);
+    if (!e->whole && !(kiln_cuda_flush(d) && (g = kiln_cuda_graph_for(d, e, b))))
+        return false;
+    switch (mode_of(d, e)) {
+    case KILN_CUDA_AS_CHAIN: return kiln_cuda_pend(d, e->parts[0].chain, e->whole, b);
+    case KILN_CUDA_AS_GRAPH: return kiln_cuda_launch_graph(d, e, g, b, d->runs + 1);
+    default: return kiln_cuda_launch_singly(d, e, b, d->runs + 1);
+    }
 }
 
 /* With the lock held: the run has a number from now on. */

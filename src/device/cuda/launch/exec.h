@@ -16,7 +16,7 @@ bool kiln_cuda_run(void *dev, void *exec, const kiln_binding *binding);
 
 /* Waits until all that was given is over and lets go of finished runs; if one met a bad index, it and all that were
  * given after it have failed. False with an error if that, or an earlier failure, is news to the calling thread. */
-bool kiln_cuda_settle(kiln_cuda_device *d);
+bool kiln_cuda_drain(kiln_cuda_device *d);
 
 /* The rest with the device's lock held. The same without a word of failures; false if something else went wrong. */
 bool kiln_cuda_wait_for_all(kiln_cuda_device *d);
@@ -56,7 +56,7 @@ enum { KILN_CUDA_GRAPHS = 8 };
 
 typedef struct kiln_cuda_exec {
     const kiln_plan *plan; /* as it was given, or … */
-    kiln_plan *joined;     /* … with sums that products make (sums.h); NULL: it has none */
+    kiln_plan *absorbed;   /* … with sums that products make (sums.h); NULL: it has none */
     kiln_cuda_waits waits;
     kiln_cuda_part *parts;
     int64_t nparts;
@@ -75,9 +75,21 @@ typedef struct kiln_cuda_exec {
 /* Whether the plan runs often enough that kernels are generated for it. */
 bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e);
 
-/* Launches the graph for these addresses, making it if need be, as run number `run`; or, where addresses never come
- * again, what it would consist of. With the device's lock held. */
-bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run);
+/* How a run of a plan is launched (exec.c chooses). */
+typedef enum kiln_cuda_mode {
+    KILN_CUDA_AS_CHAIN, /* the plan is one chain whose kernel is there: one launch, of this run or of several */
+    KILN_CUDA_AS_GRAPH, /* a graph of its parts, kernels and chains, captured for these addresses */
+    KILN_CUDA_SINGLY    /* its parts one after the other */
+} kiln_cuda_mode;
+
+/* The rest with the device's lock held. The graph for these addresses, which may have to be captured yet; one that was
+ * not used for longest is given up for new addresses. NULL with an error. */
+kiln_cuda_graph *kiln_cuda_graph_for(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b);
+
+/* Launches it, or what it would consist of, as run number `run`. */
+bool kiln_cuda_launch_graph(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_graph *g, const kiln_binding *b,
+                            uint64_t run);
+bool kiln_cuda_launch_singly(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run);
 void kiln_cuda_graph_free(kiln_cuda_graph *g);
 
 #endif

@@ -1,5 +1,5 @@
 /* Graphs: the parts of a plan as nodes that wait for each other where they must, captured for one set of addresses. A
- * graph never changes: what differs from run to run is brought by a header, which is launched before it. */
+ * graph never changes: what differs from run to run is brought by a prologue, which is launched before it. */
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
@@ -211,18 +211,18 @@ static bool make_graph(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_graph *
 
 /* ---- Running ---- */
 
-static bool launch_headers(kiln_cuda_device *d, const kiln_cuda_exec *e, const double *scalars, uint64_t run)
+static bool launch_prologues(kiln_cuda_device *d, const kiln_cuda_exec *e, const double *scalars, uint64_t run)
 {
-    kiln_cuda_header h = {.state = d->state,
-                          .record = d->mapped,
-                          .scalars = e->scalars,
-                          .barriers = e->barriers,
-                          .run = run,
-                          .nbarriers = (int32_t)e->nparts};
+    kiln_cuda_prologue h = {.state = d->state,
+                            .record = d->mapped,
+                            .scalars = e->scalars,
+                            .barriers = e->barriers,
+                            .run = run,
+                            .nbarriers = (int32_t)e->nparts};
     do {
         int left = e->plan->nscalars - h.first;
-        h.n = left < KILN_CUDA_HEADER ? left : KILN_CUDA_HEADER;
-        if (!kiln_cuda_ok(d, kiln_cuda_header_launch(d->run_stream, &h, scalars + h.first), "scalars cannot be set"))
+        h.n = left < KILN_CUDA_PROLOGUE_SCALARS ? left : KILN_CUDA_PROLOGUE_SCALARS;
+        if (!kiln_cuda_ok(d, kiln_cuda_prologue_launch(d->run_stream, &h, scalars + h.first), "scalars cannot be set"))
             return false;
         h.first += h.n;
         h.nbarriers = 0;
@@ -230,19 +230,29 @@ static bool launch_headers(kiln_cuda_device *d, const kiln_cuda_exec *e, const d
     return true;
 }
 
-/* Where addresses are new each time, graphs would be made for nothing. That is seen late: launching kernels one by one
- * can fail in the middle of a step, which a graph cannot, and what has run before will not. */
-bool kiln_cuda_graph_launch(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run)
+kiln_cuda_graph *kiln_cuda_graph_for(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
 {
     kiln_cuda_graph *g = find_graph(e, b);
     e->strangers = g ? 0 : e->strangers + 1;
-    if (!g && !(g = add_graph(d, e, b)))
-        return false;
-    g->used = ++e->clock;
-    bool singly = e->strangers > KILN_CUDA_GRAPHS || kiln_cuda_memory_guarded(d);
-    return (singly || is_current(d, e, g) || make_graph(d, e, g, b)) && launch_headers(d, e, b->scalars, run) &&
-           (singly ? launch_parts(d, e, b)
-                   : kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->run_stream), "a step cannot be launched")) &&
-           kiln_cuda_ok(d, cudaEventRecord(d->graph_ends[d->graphs++ % KILN_CUDA_AHEAD], d->run_stream),
+    if (g || (g = add_graph(d, e, b)))
+        g->used = ++e->clock;
+    return g;
+}
+
+static bool mark_end(kiln_cuda_device *d)
+{
+    return kiln_cuda_ok(d, cudaEventRecord(d->graph_ends[d->graphs++ % KILN_CUDA_AHEAD], d->run_stream),
                         "a step's end cannot be marked");
+}
+
+bool kiln_cuda_launch_graph(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_graph *g, const kiln_binding *b,
+                            uint64_t run)
+{
+    return (is_current(d, e, g) || make_graph(d, e, g, b)) && launch_prologues(d, e, b->scalars, run) &&
+           kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->run_stream), "a step cannot be launched") && mark_end(d);
+}
+
+bool kiln_cuda_launch_singly(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run)
+{
+    return launch_prologues(d, e, b->scalars, run) && launch_parts(d, e, b) && mark_end(d);
 }

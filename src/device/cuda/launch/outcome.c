@@ -81,7 +81,7 @@ bool kiln_cuda_wait_for_all(kiln_cuda_device *d)
     return true;
 }
 
-bool kiln_cuda_settle(kiln_cuda_device *d)
+bool kiln_cuda_drain(kiln_cuda_device *d)
 {
     pthread_mutex_lock(&d->lock);
     bool ok = kiln_cuda_wait_for_all(d) && kiln_failures_tell(&d->failures, kiln_cuda_witness(d), UINT64_MAX);

@@ -4,13 +4,13 @@
 
 /* All of it is copied with each launch, so that there is one for few scalars too. */
 template <int MOST> struct parameters {
-    kiln_cuda_header h;
+    kiln_cuda_prologue h;
     double values[MOST];
 };
 
-template <int MOST> static __global__ void header(const __grid_constant__ parameters<MOST> p)
+template <int MOST> static __global__ void prologue(const __grid_constant__ parameters<MOST> p)
 {
-    const kiln_cuda_header &h = p.h;
+    const kiln_cuda_prologue &h = p.h;
     for (int i = (int)threadIdx.x; i < h.n; i += (int)blockDim.x)
         h.scalars[h.first + i] = p.values[i];
     for (int i = (int)threadIdx.x; i < h.nbarriers; i += (int)blockDim.x)
@@ -21,20 +21,20 @@ template <int MOST> static __global__ void header(const __grid_constant__ parame
     }
 }
 
-template <int MOST> static cudaError_t launch(cudaStream_t stream, const kiln_cuda_header &h, const double *values)
+template <int MOST> static cudaError_t launch(cudaStream_t stream, const kiln_cuda_prologue &h, const double *values)
 {
     parameters<MOST> p;
     p.h = h;
     if (h.n > 0)
         memcpy(p.values, values, (size_t)h.n * sizeof *values);
     void *arguments[] = {&p};
-    return cudaLaunchKernel((const void *)header<MOST>, 1, 128, arguments, 0, stream);
+    return cudaLaunchKernel((const void *)prologue<MOST>, 1, 128, arguments, 0, stream);
 }
 
-extern "C" cudaError_t kiln_cuda_header_launch(cudaStream_t stream, const kiln_cuda_header *h, const double *values)
+extern "C" cudaError_t kiln_cuda_prologue_launch(cudaStream_t stream, const kiln_cuda_prologue *h, const double *values)
 {
     enum { FEW = 24, SOME = 240 };
     return h->n <= FEW    ? launch<FEW>(stream, *h, values)
            : h->n <= SOME ? launch<SOME>(stream, *h, values)
-                          : launch<KILN_CUDA_HEADER>(stream, *h, values);
+                          : launch<KILN_CUDA_PROLOGUE_SCALARS>(stream, *h, values);
 }

@@ -68,7 +68,7 @@ static bool can_move(const kiln_plan *plan, int32_t sum, int32_t product)
 }
 
 /* Lets the product make the sum, if the library can. False with an error. */
-static bool join(kiln_cuda_device *d, kiln_plan *plan, int32_t sum, int32_t product, int64_t of, bool *done)
+static bool absorb(kiln_cuda_device *d, kiln_plan *plan, int32_t sum, int32_t product, int64_t of, bool *done)
 {
     kiln_kernel *k = &plan->kernels[product], before = *k;
     kiln_operand *out = KILN_ARENA_NEW(&plan->pool, kiln_operand, before.nout + 1);
@@ -95,7 +95,7 @@ static bool join(kiln_cuda_device *d, kiln_plan *plan, int32_t sum, int32_t prod
 }
 
 /* Finds a product for the sum; there may be none. False with an error. */
-static bool join_one(kiln_cuda_device *d, kiln_plan *plan, int32_t sum, bool *done)
+static bool absorb_one(kiln_cuda_device *d, kiln_plan *plan, int32_t sum, bool *done)
 {
     *done = false;
     for (int32_t p = 0; !*done && p < plan->nkernels; p++) {
@@ -103,7 +103,7 @@ static bool join_one(kiln_cuda_device *d, kiln_plan *plan, int32_t sum, bool *do
         if (!k->op || k->op->cls != KILN_CLASS_MATMUL || k->nints)
             continue;
         int64_t of = summed(k, plan->kernels[sum].group);
-        if (of && can_move(plan, sum, p) && !join(d, plan, sum, p, of, done))
+        if (of && can_move(plan, sum, p) && !absorb(d, plan, sum, p, of, done))
             return false;
     }
     return true;
@@ -128,16 +128,16 @@ static kiln_plan *copy_of(const kiln_plan *plan) /* of what lowering and running
         p->kernels[k] = plan->kernels[k];
     if (p->kernels)
         return p;
-    kiln_cuda_free_joined(p);
+    kiln_cuda_free_absorbed(p);
     return NULL;
 }
 
-void kiln_cuda_free_joined(kiln_plan *joined)
+void kiln_cuda_free_absorbed(kiln_plan *absorbed)
 {
-    if (!joined)
+    if (!absorbed)
         return;
-    kiln_arena_free(&joined->pool);
-    kiln_free(joined);
+    kiln_arena_free(&absorbed->pool);
+    kiln_free(absorbed);
 }
 
 static void close_gaps(kiln_plan *plan)
@@ -151,32 +151,33 @@ static void close_gaps(kiln_plan *plan)
 
 /* A sum that is a step of a chain stays there: it costs little, and what comes next in the chain would be launched for
  * itself. */
-static bool join_parts(kiln_cuda_device *d, kiln_plan *plan, const kiln_cuda_part *parts, int64_t n, int64_t *joined)
+static bool absorb_in_parts(kiln_cuda_device *d, kiln_plan *plan, const kiln_cuda_part *parts, int64_t n,
+                            int64_t *absorbed)
 {
     for (int64_t i = 0; i < n; i++) {
         bool done = false;
         int32_t k = parts[i].first;
         if (parts[i].end - k > 1 || !is_plain_sum(plan, &plan->kernels[k]))
             continue;
-        if (!join_one(d, plan, k, &done))
+        if (!absorb_one(d, plan, k, &done))
             return false;
-        *joined += done;
+        *absorbed += done;
     }
     return true;
 }
 
-bool kiln_cuda_join_sums(kiln_cuda_device *d, const kiln_plan *plan, kiln_plan **joined)
+bool kiln_cuda_absorb_sums(kiln_cuda_device *d, const kiln_plan *plan, kiln_plan **absorbed)
 {
     int64_t count = 0;
     kiln_cuda_part *parts = kiln_alloc_zero((size_t)plan->nkernels + 1, sizeof *parts);
-    *joined = parts ? copy_of(plan) : NULL;
-    bool ok = *joined && join_parts(d, *joined, parts, kiln_cuda_cut(d, plan, parts), &count);
+    *absorbed = parts ? copy_of(plan) : NULL;
+    bool ok = *absorbed && absorb_in_parts(d, *absorbed, parts, kiln_cuda_cut(d, plan, parts), &count);
     kiln_free(parts);
     if (ok && count) {
-        close_gaps(*joined);
+        close_gaps(*absorbed);
         return true;
     }
-    kiln_cuda_free_joined(*joined);
-    *joined = NULL;
+    kiln_cuda_free_absorbed(*absorbed);
+    *absorbed = NULL;
     return ok;
 }

@@ -7,9 +7,9 @@
 
 #include "device/cuda/gemm/matmul.h"
 
-/* *joined: the plan with fewer kernels, NULL where it has no such sums. It lives no longer than the plan. False with an
- * error. */
-bool kiln_cuda_join_sums(kiln_cuda_device *d, const kiln_plan *plan, kiln_plan **joined);
-void kiln_cuda_free_joined(kiln_plan *joined); /* may be NULL */
+/* *absorbed: the plan with fewer kernels, NULL where it has no such sums. It lives no longer than the plan. False with
+ * an error. */
+bool kiln_cuda_absorb_sums(kiln_cuda_device *d, const kiln_plan *plan, kiln_plan **absorbed);
+void kiln_cuda_free_absorbed(kiln_plan *absorbed); /* may be NULL */
 
 #endif

@@ -1,4 +1,4 @@
-/* Products by tiles. Where k is cut, a second link adds the partial sums of the cuts. */
+/* Products by tiles. Where k is cut, a second link adds the partial sums of the splits. */
 #include "device/cuda/chain/link.h"
 
 #define say(a, ...) kiln_cuda_say(&(a)->w, __VA_ARGS__)
@@ -6,7 +6,7 @@
 
 enum { LEAST_SLAB = 4 }; /* rows of a tile that is a slab are multiples of it */
 
-static const kiln_cuda_link_kind join;
+static const kiln_cuda_link_kind splits_kind;
 
 static bool can(const kiln_cuda_call *c, bool large)
 {
@@ -18,9 +18,10 @@ static bool can(const kiln_cuda_call *c, bool large)
 
 /* ---- Making ---- */
 
-static bool add_join(kiln_cuda_chain *chain, int64_t product)
+static bool add_splits(kiln_cuda_chain *chain, int64_t product)
 {
-    kiln_cuda_link *l = kiln_cuda_add_link(chain, &join, chain->links[product].kernel, chain->links[product].guarded);
+    kiln_cuda_link *l =
+        kiln_cuda_add_link(chain, &splits_kind, chain->links[product].kernel, chain->links[product].guarded);
     if (!l)
         return false;
     const kiln_cuda_link *first = &chain->links[product];
@@ -43,7 +44,7 @@ static void take_one_by_one(kiln_cuda_lowered *g)
         stores[i].vector = false;
 }
 
-/* The operands, the result where no group takes it, partial sums where there are cuts. */
+/* The operands, the result where no group takes it, partial sums where there are splits. */
 static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call *c)
 {
     const kiln_kernel *k = c->kernel;
@@ -52,7 +53,7 @@ static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call
     l->tf32 = k->tf32;
     kiln_cuda_small_of(c, &l->product, &l->tiling);
     l->units = l->tiling.tiles;
-    bool cut = l->tiling.cuts > 1;
+    bool split = l->tiling.splits > 1;
     if (k->group) {
         if (!kiln_cuda_link_group(chain, l, c))
             return false;
@@ -61,7 +62,7 @@ static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call
     }
     return kiln_cuda_add_pointer(chain, &k->in[0]) && kiln_cuda_add_pointer(chain, &k->in[1]) &&
            (k->group || kiln_cuda_add_pointer(chain, &k->out[0])) &&
-           (!cut || (kiln_cuda_add_pointer(chain, &workspace) && add_join(chain, number)));
+           (!split || (kiln_cuda_add_pointer(chain, &workspace) && add_splits(chain, number)));
 }
 
 /* ---- Text ---- */
@@ -105,19 +106,19 @@ static void say_product(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln
     const kiln_cuda_tiling *t = &l->tiling;
     int at = addresses(l);
     say(a, "const shape%d p = {(const float *)k.data[%d], (const float *)k.data[%d]}; ", l->kernel, at, at + 1);
-    if (l->group && t->cuts == 1)
+    if (l->group && t->splits == 1)
         kiln_cuda_say_link_program(a, l);
     say(a, "kiln_cuda_tile<%d, %d, %d>(p, %lldL, %d, %s, scratch, ", t->rows, t->cols, t->slices,
-        LL(kiln_cuda_tiling_matrices(t)), t->cuts, seat->unit);
-    if (t->cuts == 1)
+        LL(kiln_cuda_tiling_matrices(t)), t->splits, seat->unit);
+    if (t->splits == 1)
         say_sink(a, l, at);
     else
         say(a, "plain_sink<%s>{(float *)k.data[%d]}", l->product.n % 4 ? "false" : "true", at + (l->group ? 2 : 3));
     say(a, "); ");
 }
 
-/* What the product before it left in cuts. */
-static void say_join(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cuda_seat *seat)
+/* What the product before it left in splits. */
+static void say_splits(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cuda_seat *seat)
 {
     const kiln_cuda_link *p = l - 1;
     int at = addresses(p);
@@ -125,9 +126,9 @@ static void say_join(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cu
     if (p->group)
         kiln_cuda_say_link_program(a, p);
     say(a,
-        "kiln_cuda_join((const float *)k.data[%d], %lldL, %lldL, %d, (%s) * blockDim.x + threadIdx.x, %lldL * "
+        "kiln_cuda_sum_splits((const float *)k.data[%d], %lldL, %lldL, %d, (%s) * blockDim.x + threadIdx.x, %lldL * "
         "blockDim.x, ",
-        at + (p->group ? 2 : 3), LL(count), LL(p->product.n), p->tiling.cuts, seat->alone ? "0" : seat->unit,
+        at + (p->group ? 2 : 3), LL(count), LL(p->product.n), p->tiling.splits, seat->alone ? "0" : seat->unit,
         LL(seat->alone ? 1 : l->units));
     say_sink(a, p, at);
     say(a, "); ");
@@ -149,13 +150,13 @@ static int64_t whole_time(const kiln_cuda_link *l)
     return l->tiling.nanoseconds + kiln_cuda_store_time(l);
 }
 
-/* Tiles of cuts hand nothing to a group. */
+/* Tiles of splits hand nothing to a group. */
 static int64_t unit_time(const kiln_cuda_link *l)
 {
-    return kiln_cuda_tile_time(&l->tiling) + (l->tiling.cuts == 1 ? kiln_cuda_store_time(l) : 0);
+    return kiln_cuda_tile_time(&l->tiling) + (l->tiling.splits == 1 ? kiln_cuda_store_time(l) : 0);
 }
 
-static const kiln_cuda_link_kind join = {.text = say_join, .second = true, .one_only = true};
+static const kiln_cuda_link_kind splits_kind = {.text = say_splits, .second = true, .one_only = true};
 
 const kiln_cuda_link_kind kiln_cuda_link_product = {.can = can,
                                                     .make = make,

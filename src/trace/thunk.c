@@ -1,24 +1,24 @@
-/* Tensors by recipe: see recipe.h. */
-#include "trace/recipe.h"
+/* Thunks: see thunk.h. */
+#include "trace/thunk.h"
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "tensor/scope.h"
 
-void kiln_recipe_free(kiln_recipe *r)
+void kiln_thunk_free(kiln_thunk *r)
 {
     for (int i = 0; i < r->nin; i++)
         kiln_tensor_unref(r->in[i]);
     kiln_free(r);
 }
 
-kiln_tensor *kiln_recipe_new(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs)
+kiln_tensor *kiln_thunk_new(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs)
 {
     kiln_call c = {.op = op, .nin = nin, .nout = 1, .in = (kiln_tensor **)in, .attrs = *attrs};
     if (!op->infer(&c))
         return NULL;
     kiln_storage *s = kiln_storage_new(in[0]->device, (size_t)kiln_count(c.out[0].ndim, c.out[0].shape) *
                                                           kiln_dtype_size(c.out[0].dtype));
-    kiln_recipe *r = s ? kiln_alloc_zero(1, sizeof *r) : NULL;
+    kiln_thunk *r = s ? kiln_alloc_zero(1, sizeof *r) : NULL;
     if (!r) {
         kiln_storage_unref(s);
         return NULL;
@@ -29,21 +29,21 @@ kiln_tensor *kiln_recipe_new(const kiln_op *op, kiln_tensor *const *in, int nin,
         r->in[i] = kiln_tensor_ref(in[i]);
     r->attrs = c.attrs;
     r->out = c.out[0];
-    s->recipe = r;
+    s->thunk = r;
     return kiln_tensor_make(s, r->out.dtype, r->out.ndim, r->out.shape, NULL, 0);
 }
 
 /* A trace that knows the handle, or its value, holds a reference to it. */
-kiln_recipe *kiln_recipe_alone(const kiln_tensor *t)
+kiln_thunk *kiln_thunk_alone(const kiln_tensor *t)
 {
     bool alone = atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
                  atomic_load_explicit(&t->storage->refs, memory_order_acquire) == 1;
-    return alone ? t->storage->recipe : NULL;
+    return alone ? t->storage->thunk : NULL;
 }
 
 kiln_tensor *kiln_trace_follow(kiln_trace *tr, const kiln_tensor *t)
 {
-    const kiln_recipe *r = t->storage->recipe;
+    const kiln_thunk *r = t->storage->thunk;
     kiln_tensor *out = NULL;
     kiln_call c; /* filled in, not cleared: it is mostly room */
     c.op = r->op;
@@ -101,9 +101,9 @@ static void adopt(kiln_tensor *t, const kiln_tensor *made)
     kiln_storage_unref(old);
 }
 
-bool kiln_trace_settle(kiln_tensor *t)
+bool kiln_trace_force(kiln_tensor *t)
 {
-    if (!t->storage->recipe)
+    if (!t->storage->thunk)
         return true;
     kiln_trace *tr = kiln_trace_current();
     kiln_tensor *made = tr ? kiln_trace_follow(tr, t) : NULL;

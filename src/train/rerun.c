@@ -10,7 +10,7 @@
 #include "core/fail.h"
 #include "optim/optim.h"
 #include "nn/module.h"
-#include "trace/recipe.h"
+#include "trace/thunk.h"
 #include "train/training.h"
 
 /* Recordings in a row that were not foretold, and an epoch's steps are of the kind that never is: dropout draws. */
@@ -31,22 +31,22 @@ void kiln_training_expect_reruns(kiln_training *t)
 
 /* ---- The numbers of the next step ---- */
 
-static const kiln_recipe *recipe_of(const kiln_tensor *t)
+static const kiln_thunk *thunk_of(const kiln_tensor *t)
 {
-    return t ? t->storage->recipe : NULL;
+    return t ? t->storage->thunk : NULL;
 }
 
 static bool make_numbers(kiln_training *t, const kiln_batch *b, const kiln_varying *v, double *to)
 {
-    const kiln_recipe *recipe = v->owner == recipe_of(b->x)   ? recipe_of(b->x)
-                                : v->owner == recipe_of(b->y) ? recipe_of(b->y)
-                                                              : NULL;
+    const kiln_thunk *thunk = v->owner == thunk_of(b->x)   ? thunk_of(b->x)
+                              : v->owner == thunk_of(b->y) ? thunk_of(b->y)
+                                                           : NULL;
     if (v->owner == t->optim)
         return kiln_optim_numbers(t->optim, v->index, to, v->count);
     if (v->owner == &t->meter)
         *to = kiln_meter_keep(&t->meter);
-    else if (recipe && recipe->attrs.nfloats == v->count)
-        memcpy(to, recipe->attrs.f, (size_t)v->count * sizeof *to);
+    else if (thunk && thunk->attrs.nfloats == v->count)
+        memcpy(to, thunk->attrs.f, (size_t)v->count * sizeof *to);
     else
         return false;
     return true;
@@ -70,7 +70,7 @@ static bool foretell(kiln_training *t, const kiln_batch *b)
 
 bool kiln_training_rerun(kiln_training *t, const kiln_batch *b)
 {
-    if (!t->rerun_tries || !recipe_of(b->x))
+    if (!t->rerun_tries || !thunk_of(b->x))
         return false;
     if (!kiln_optim_settle(t->optim)) /* as at the beginning of any of its steps */
         return true;
@@ -89,7 +89,7 @@ bool kiln_training_rerun(kiln_training *t, const kiln_batch *b)
 
 void kiln_training_watch(kiln_training *t, const kiln_batch *b)
 {
-    if (!t->rerun_tries || !recipe_of(b->x) || !kiln_module_outline(t->model, &t->rerun_outline))
+    if (!t->rerun_tries || !thunk_of(b->x) || !kiln_module_outline(t->model, &t->rerun_outline))
         return;
     t->rerun_size = b->size;
     kiln_rerun_watch(&t->rerun);

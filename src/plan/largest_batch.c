@@ -7,9 +7,9 @@
 #include "trace/trace.h"
 
 /* Bytes as a function of the batch: fixed + per_item · batch. */
-typedef struct demand {
+typedef struct growth {
     double fixed, per_item;
-} demand;
+} growth;
 
 static const kiln_storage *import_storage(const kiln_trace *tr, int64_t i)
 {
@@ -81,20 +81,20 @@ static double product_workspace(const kiln_plan *p, const kiln_kernel *k, int64_
     return (double)kiln_backend_workspace(p->device, &smaller);
 }
 
-static void add_buffer(demand *d, const kiln_buffer *b, int64_t batch, bool grows)
+static void add_buffer(growth *d, const kiln_buffer *b, int64_t batch, bool grows)
 {
     if (grows)
         d->per_item += (double)b->bytes / (double)batch;
     d->fixed += (double)(grows ? KILN_BLOCK_ALIGN : b->bytes + KILN_BLOCK_ALIGN);
 }
 
-static double at_batch(const demand *d, int64_t batch)
+static double at_batch(const growth *d, int64_t batch)
 {
     return d->fixed + d->per_item * (double)batch;
 }
 
-/* What all outputs and, by kernel, the live part of the arena demand; `live` has room for all kernels. */
-static void survey(const kiln_trace *tr, const kiln_plan *p, int64_t batch, demand *outputs, demand *live)
+/* What all outputs and, by kernel, the live part of the arena growth; `live` has room for all kernels. */
+static void survey(const kiln_trace *tr, const kiln_plan *p, int64_t batch, growth *outputs, growth *live)
 {
     for (int64_t i = 0; i < p->nbuffers; i++) {
         const kiln_buffer *b = &p->buffers[i];
@@ -109,7 +109,7 @@ static void survey(const kiln_trace *tr, const kiln_plan *p, int64_t batch, dema
     }
 }
 
-static double arena_at(const kiln_plan *p, const demand *live, int64_t from, int64_t batch)
+static double arena_at(const kiln_plan *p, const growth *live, int64_t from, int64_t batch)
 {
     double most = 0;
     for (int64_t k = 0; k < p->nkernels; k++) {
@@ -122,7 +122,7 @@ static double arena_at(const kiln_plan *p, const demand *live, int64_t from, int
 int64_t kiln_plan_fitting_batch(const kiln_trace *tr, const kiln_plan *p, int64_t left, int64_t *batch)
 {
     *batch = batch_size(tr);
-    demand outputs = {0}, *live = *batch > 1 ? kiln_alloc_zero((size_t)p->nkernels, sizeof *live) : NULL;
+    growth outputs = {0}, *live = *batch > 1 ? kiln_alloc_zero((size_t)p->nkernels, sizeof *live) : NULL;
     if (!live)
         return 0;
     survey(tr, p, *batch, &outputs, live);
