@@ -151,41 +151,48 @@ static kiln_module *build_attention(kiln_model_builder *b, const kiln_layer_args
                                        .causal = flag(a, "causal", false), .no_bias = !flag(a, "bias", true));
 }
 
-typedef kiln_module *recurrent(int64_t in, int64_t hidden, const kiln_recurrent_options *options);
+typedef struct recurrent { /* what such a layer is made with */
+    int64_t in, hidden;
+    kiln_recurrent_options options;
+} recurrent;
 
-static kiln_module *build_recurrent(kiln_model_builder *b, const kiln_layer_args *a, double gates, recurrent *make)
+/* Each of the three, unless it would have too many weights. */
+static bool recurrent_fits(kiln_model_builder *b, const kiln_layer_args *a, double gates, recurrent *r)
 {
     int64_t in = last_size(b), hidden = whole(a, "hidden", 0), layers = whole(a, "layers", 1);
     bool both = flag(a, "bidirectional", false);
     double directions = both ? 2 : 1;
     double widest = (double)in > (double)hidden * directions ? (double)in : (double)hidden * directions;
-    if (!kiln_model_room(b, a, (double)layers * directions * gates * (double)hidden * (widest + (double)hidden + 2)))
-        return NULL;
-    kiln_recurrent_options options = {
-        .size = sizeof options,
-        .layers = layers,
-        .dropout = number(a, "dropout", 0),
-        .batch_first = true,
-        .bidirectional = both,
-        .no_bias = !flag(a, "bias", true),
-        .relu = whole(a, "activation", 0) == 1,
-    };
-    return make(in, hidden, &options);
+    *r = (recurrent){.in = in,
+                     .hidden = hidden,
+                     .options = {
+                         .size = sizeof r->options,
+                         .layers = layers,
+                         .dropout = number(a, "dropout", 0),
+                         .batch_first = true,
+                         .bidirectional = both,
+                         .no_bias = !flag(a, "bias", true),
+                         .relu = whole(a, "activation", 0) == 1,
+                     }};
+    return kiln_model_room(b, a, (double)layers * directions * gates * (double)hidden * (widest + (double)hidden + 2));
 }
 
 static kiln_module *build_lstm(kiln_model_builder *b, const kiln_layer_args *a)
 {
-    return build_recurrent(b, a, 4, kiln_nn_lstm_);
+    recurrent r;
+    return recurrent_fits(b, a, 4, &r) ? kiln_nn_lstm_(r.in, r.hidden, &r.options) : NULL;
 }
 
 static kiln_module *build_gru(kiln_model_builder *b, const kiln_layer_args *a)
 {
-    return build_recurrent(b, a, 3, kiln_nn_gru_);
+    recurrent r;
+    return recurrent_fits(b, a, 3, &r) ? kiln_nn_gru_(r.in, r.hidden, &r.options) : NULL;
 }
 
 static kiln_module *build_rnn(kiln_model_builder *b, const kiln_layer_args *a)
 {
-    return build_recurrent(b, a, 1, kiln_nn_rnn_);
+    recurrent r;
+    return recurrent_fits(b, a, 1, &r) ? kiln_nn_rnn_(r.in, r.hidden, &r.options) : NULL;
 }
 
 /* ---- Layers without ---- */
