@@ -4,7 +4,7 @@
  * ahead and those with constant sizes agree to the bit, and that waves see what the waves before them wrote.
  *
  *     nvcc -O3 -std=c++17 -arch=sm_90 -fmad=false -Isrc -Iinclude -o cuda_tiles bench/cuda_tiles.cu \
- *         src/device/cuda/gemm/tiled.cu src/device/cuda/gemm/tile.c
+ *         src/device/cuda/gemm/tiled.cu src/device/cuda/gemm/tile.c src/device/cuda/common/costs.c
  *
  * Times are microseconds a wave less those of the barrier. */
 #include <algorithm>
@@ -147,9 +147,10 @@ struct shape {
     bool ta, tb; /* stored [k, m], [n, k] */
 };
 
-static kiln_cuda_extent extent_of(const shape &p, bool tf32)
+static kiln_cuda_sizes extent_of(const shape &p, bool tf32)
 {
-    return kiln_cuda_extent{p.m, p.n, p.k, p.matrices, tf32};
+    static const kiln_cuda_costs costs = kiln_cuda_costs_of(90, 132);
+    return kiln_cuda_sizes{p.m, p.n, p.k, p.matrices, tf32, &costs};
 }
 
 static kiln_cuda_matrices matrices_of(const shape &p, const float *a, const float *b)
@@ -417,7 +418,7 @@ static const char *say_cell(const shape &p, bool constant, const kiln_cuda_tilin
 static void say_row(const shape &p, bool constant, bool tf32)
 {
     kiln_cuda_tiling chosen = {};
-    kiln_cuda_extent e = extent_of(p, tf32);
+    kiln_cuda_sizes e = extent_of(p, tf32);
     bool taken = kiln_cuda_tiling_of(e, &chosen);
     char name[64];
     snprintf(name, sizeof name, "%lldx%lldx%lld", (long long)p.m, (long long)p.n, (long long)p.k);

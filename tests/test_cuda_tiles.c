@@ -5,7 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "device/cuda/common/costs.c"
 #include "device/cuda/gemm/tile.c"
+
+#define h200 measured[0]
 
 enum { MOST_SHARED = 163 << 10 }; /* a block's, where devices have least (8.0) */
 
@@ -17,7 +20,7 @@ static void test_tiles_cover_the_product(void **state)
     (void)state;
     for (int i = 0; i < SIZES * SIZES * SIZES; i++) {
         int64_t m = sizes[i % SIZES], n = sizes[i / SIZES % SIZES], k = sizes[i / SIZES / SIZES];
-        kiln_cuda_extent e = {m, n, k, 3, i % 2};
+        kiln_cuda_sizes e = {m, n, k, 3, i % 2, &h200};
         kiln_cuda_tiling t, again;
         if (!kiln_cuda_tiling_of(e, &t))
             continue;
@@ -39,26 +42,26 @@ static void test_tensor_cores_are_asked_for(void **state)
 {
     (void)state;
     for (int i = 0; i < SIZES * SIZES * SIZES; i++) {
-        kiln_cuda_extent e = {sizes[i % SIZES], sizes[i / SIZES % SIZES], sizes[i / SIZES / SIZES], 1, false};
+        kiln_cuda_sizes e = {sizes[i % SIZES], sizes[i / SIZES % SIZES], sizes[i / SIZES / SIZES], 1, false, &h200};
         kiln_cuda_tiling t;
         if (kiln_cuda_tiling_of(e, &t))
             assert_false(by_tensor_cores(t.rows, t.cols, t.slices) || t.splits > 1);
     }
     kiln_cuda_tiling t;
-    assert_true(kiln_cuda_tiling_of((kiln_cuda_extent){1024, 256, 784, 1, true}, &t));
+    assert_true(kiln_cuda_tiling_of((kiln_cuda_sizes){1024, 256, 784, 1, true, &h200}, &t));
     assert_true(by_tensor_cores(t.rows, t.cols, t.slices));
     assert_int_equal(t.splits, 1);
-    assert_int_equal(kiln_cuda_tiling_partials(&t, (kiln_cuda_extent){1024, 256, 784, 1, true}), 0);
+    assert_int_equal(kiln_cuda_tiling_partials(&t, (kiln_cuda_sizes){1024, 256, 784, 1, true, &h200}), 0);
 }
 
 /* A long k with a small result is cut between blocks, so that all have something to do. */
 static void test_long_products_are_cut(void **state)
 {
     (void)state;
-    kiln_cuda_extent e = {128, 256, 4096, 1, true};
+    kiln_cuda_sizes e = {128, 256, 4096, 1, true, &h200};
     kiln_cuda_tiling t;
     assert_true(kiln_cuda_tiling_of(e, &t));
-    assert_true(t.splits > 1 && t.tiles <= KILN_CUDA_TILE_BLOCKS && t.tiles > KILN_CUDA_TILE_BLOCKS / 2);
+    assert_true(t.splits > 1 && t.tiles <= h200.blocks && t.tiles > h200.blocks / 2);
     assert_int_equal(kiln_cuda_tiling_partials(&t, e), (size_t)t.splits * 128 * 256 * sizeof(float));
     assert_true(!kiln_cuda_tiling_within(e, t.tiles, &t) || t.splits == 1);
 }
@@ -66,8 +69,8 @@ static void test_long_products_are_cut(void **state)
 static void test_tiles_have_kernels(void **state)
 {
     (void)state;
-#define SAME(r, c, s) (tiles[i].rows == (r) && tiles[i].cols == (c) && tiles[i].slices == (s)) ||
-    for (int i = 0; i < TILES; i++)
+#define SAME(r, c, s) (h200.tiles[i].rows == (r) && h200.tiles[i].cols == (c) && h200.tiles[i].slices == (s)) ||
+    for (int i = 0; i < KILN_CUDA_TILE_COSTS; i++)
         assert_true(KILN_CUDA_TILES(SAME) KILN_CUDA_TENSOR_TILES(SAME) false);
 }
 
@@ -82,7 +85,7 @@ static void test_tiles_fit_the_measurements(void **state)
                  {32, 256, 128, 16, 8}, {10, 128, 32, 16, 16}, {128, 256, 32, 16, 32}, {256, 784, 32, 32, 64}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         kiln_cuda_tiling t;
-        assert_true(kiln_cuda_tiling_of((kiln_cuda_extent){known[i].m, known[i].n, known[i].k, 1, false}, &t));
+        assert_true(kiln_cuda_tiling_of((kiln_cuda_sizes){known[i].m, known[i].n, known[i].k, 1, false, &h200}, &t));
         assert_int_equal(t.rows, known[i].rows);
         assert_int_equal(t.cols, known[i].cols);
     }
@@ -92,11 +95,12 @@ static void test_what_is_left_to_the_library(void **state)
 {
     (void)state;
     kiln_cuda_tiling t;
-    static const kiln_cuda_extent taken = {32, 256, 784, 1, false}, left[] = {{1024, 1024, 1024, 1, false}, /* large */
-                                                                              {8192, 8192, 1024, 1, true},
-                                                                              {4, 4, 1 << 21, 1, false}, /* long */
-                                                                              {32, 32, 0, 1, true}, /* nothing to sum */
-                                                                              {INT64_MAX, INT64_MAX, 8, 1, true}};
+    static const kiln_cuda_sizes taken = {32, 256, 784, 1, false, &h200},
+                                 left[] = {{1024, 1024, 1024, 1, false, &h200}, /* large */
+                                           {8192, 8192, 1024, 1, true, &h200},
+                                           {4, 4, 1 << 21, 1, false, &h200}, /* long */
+                                           {32, 32, 0, 1, true, &h200},      /* nothing to sum */
+                                           {INT64_MAX, INT64_MAX, 8, 1, true, &h200}};
     assert_true(kiln_cuda_tiling_of(taken, &t));
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
         assert_false(kiln_cuda_tiling_of(left[i], &t));
@@ -106,9 +110,9 @@ static void test_what_is_left_to_the_library(void **state)
 static void test_large_ones_are_marked(void **state)
 {
     (void)state;
-    static const kiln_cuda_extent large[] = {{1024, 1024, 1024, 1, true}, {8192, 256, 784, 1, true}};
+    static const kiln_cuda_sizes large[] = {{1024, 1024, 1024, 1, true, &h200}, {8192, 256, 784, 1, true, &h200}};
     kiln_cuda_tiling t = {.large = true};
-    assert_true(kiln_cuda_tiling_of((kiln_cuda_extent){1024, 256, 784, 1, true}, &t));
+    assert_true(kiln_cuda_tiling_of((kiln_cuda_sizes){1024, 256, 784, 1, true, &h200}, &t));
     assert_false(t.large);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
         assert_true(kiln_cuda_tiling_of(large[i], &t));
@@ -116,12 +120,34 @@ static void test_large_ones_are_marked(void **state)
     }
 }
 
+/* A GPU that nobody measured: the nearest kind's costs, its own blocks. */
+static void test_other_devices(void **state)
+{
+    (void)state;
+    kiln_cuda_costs other = kiln_cuda_costs_of(80, 40), none = kiln_cuda_costs_of(120, 100000);
+    assert_int_equal(other.blocks, 40);
+    assert_int_equal(none.blocks, KILN_CUDA_MOST_BLOCKS);
+    assert_memory_equal(other.tiles, h200.tiles, sizeof other.tiles);
+    assert_int_equal(kiln_cuda_costs_of(90, h200.blocks).blocks, h200.blocks);
+    kiln_cuda_sizes e = {128, 256, 4096, 1, true, &other};
+    kiln_cuda_tiling few, many;
+    assert_true(kiln_cuda_tiling_of(e, &few));
+    e.costs = &h200;
+    assert_true(kiln_cuda_tiling_of(e, &many));
+    assert_true(few.tiles <= 40 || few.splits == 1); /* no more splits than there are blocks for */
+    assert_true(few.tiles < many.tiles);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiles_cover_the_product),    cmocka_unit_test(test_tiles_have_kernels),
-        cmocka_unit_test(test_tensor_cores_are_asked_for), cmocka_unit_test(test_long_products_are_cut),
-        cmocka_unit_test(test_tiles_fit_the_measurements), cmocka_unit_test(test_what_is_left_to_the_library),
+        cmocka_unit_test(test_tiles_cover_the_product),
+        cmocka_unit_test(test_tiles_have_kernels),
+        cmocka_unit_test(test_tensor_cores_are_asked_for),
+        cmocka_unit_test(test_long_products_are_cut),
+        cmocka_unit_test(test_other_devices),
+        cmocka_unit_test(test_tiles_fit_the_measurements),
+        cmocka_unit_test(test_what_is_left_to_the_library),
         cmocka_unit_test(test_large_ones_are_marked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

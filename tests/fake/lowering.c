@@ -64,6 +64,8 @@ static void *open_device(int index)
     d->index = index;
     d->multiprocessors = 132;
     d->capability = 90;
+    d->costs = kiln_cuda_costs_of(90, 132);
+    d->costs = kiln_cuda_costs_of(90, 132);
     if (fake_open(d))
         return d;
     fake_close(d);

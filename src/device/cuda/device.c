@@ -124,6 +124,7 @@ static bool set_up(kiln_cuda_device *d)
         return false;
     d->multiprocessors = p.multiProcessorCount;
     d->capability = p.major * 10 + p.minor;
+    d->costs = kiln_cuda_costs_of(d->capability, d->multiprocessors);
     d->shared = kiln_cuda_is_shared(d->index);
     return kiln_cuda_ok(d, cudaStreamCreateWithFlags(&d->run_stream, cudaStreamNonBlocking), "no stream") &&
            make_events(d) && kiln_cuda_ok(d, cudaMalloc((void **)&d->state, sizeof *d->state), "no memory") &&

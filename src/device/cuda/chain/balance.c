@@ -60,14 +60,14 @@ static part *longest_left(fitting *f)
 /* When the last block is done: rounds go through the blocks forwards and backwards. */
 static int64_t deal(fitting *f)
 {
-    int64_t busy[KILN_CUDA_TILE_BLOCKS] = {0}, number = 0, longest = 0;
+    int64_t busy[KILN_CUDA_MOST_BLOCKS] = {0}, number = 0, longest = 0, blocks = f->chain->costs->blocks;
     for (int64_t i = 0; i < f->nparts; i++)
         f->parts[i].dealt = false;
     for (part *p = longest_left(f); p; p = longest_left(f)) {
         p->dealt = true;
         for (int64_t u = 0; u < p->units; u++, number++) {
-            int64_t place = number % KILN_CUDA_TILE_BLOCKS, round = number / KILN_CUDA_TILE_BLOCKS;
-            int64_t *block = &busy[round % 2 ? KILN_CUDA_TILE_BLOCKS - 1 - place : place];
+            int64_t place = number % blocks, round = number / blocks;
+            int64_t *block = &busy[round % 2 ? blocks - 1 - place : place];
             *block += p->time;
             longest = *block > longest ? *block : longest;
         }
@@ -87,13 +87,15 @@ static void set_tiling(fitting *f, part *p, const kiln_cuda_tiling *t)
 
 /* The fewest tiles that take no longer than `most` each, if they are fewer than those of *best. As many splits are as
  * many products with a shorter k, for which tilings without splits are asked for. */
-static void try_cuts(const kiln_cuda_link *s, int32_t splits, int64_t most, kiln_cuda_tiling *best)
+static void try_splits(const kiln_cuda_chain *chain, const kiln_cuda_link *s, int32_t splits, int64_t most,
+                       kiln_cuda_tiling *best)
 {
-    const kiln_cuda_extent e = kiln_cuda_extent_of(&s->product, best, s->tf32);
-    const kiln_cuda_extent one = {e.m, e.n, KILN_CUDA_TILE_SPLIT(e.k, (int64_t)splits), e.matrices * splits, e.tf32};
+    const kiln_cuda_sizes e = kiln_cuda_sizes_of(&s->product, best, s->tf32, chain->costs);
+    const kiln_cuda_sizes one = {e.m,    e.n,    KILN_CUDA_TILE_SPLIT(e.k, (int64_t)splits), e.matrices * splits,
+                                 e.tf32, e.costs};
     kiln_cuda_tiling t;
     for (int64_t tiles = best->tiles; tiles > 1 && kiln_cuda_tiling_within(one, tiles - 1, &t); tiles = t.tiles)
-        if (kiln_cuda_tile_time(&t) <= most) {
+        if (kiln_cuda_tile_time(chain, &t) <= most) {
             *best = kiln_cuda_tiling_with(t.rows, t.cols, t.slices, splits, e);
             best->nanoseconds = t.nanoseconds + best->summing;
         }
@@ -105,7 +107,7 @@ static kiln_cuda_tiling fewest_tiles(const fitting *f, const part *p, int64_t mo
 {
     kiln_cuda_tiling best = p->own;
     for (int32_t splits = p->own.splits > 1 ? 2 : 1; splits <= p->own.splits; splits++)
-        try_cuts(&f->chain->links[p->link], splits, most, &best);
+        try_splits(f->chain, &f->chain->links[p->link], splits, most, &best);
     return best;
 }
 
@@ -152,7 +154,7 @@ static void fit_slabs(fitting *f)
 {
     for (int64_t i = 0; i < f->nparts; i++) {
         part *p = &f->parts[i];
-        int64_t units = p->units, over = units_of(f) - KILN_CUDA_TILE_BLOCKS;
+        int64_t units = p->units, over = units_of(f) - f->chain->costs->blocks;
         if (over < 1 || 2 * over > units || !kiln_cuda_recut_strand(f->chain, p->link, units - over))
             continue;
         look_at(f, p);
@@ -174,7 +176,7 @@ bool kiln_cuda_chain_fit(kiln_cuda_chain *chain)
     for (int32_t wave = 0; wave < chain->nwaves; wave++) {
         list_parts(&f, wave);
         f.time = deal(&f);
-        if (units_of(&f) <= KILN_CUDA_TILE_BLOCKS)
+        if (units_of(&f) <= chain->costs->blocks)
             continue;
         fit_slabs(&f);
         fit_tiles(&f);

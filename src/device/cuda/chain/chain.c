@@ -176,6 +176,7 @@ kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_wa
     if (!chain)
         return NULL;
     chain->plan = c->plan;
+    chain->costs = c->costs;
     chain->first = first;
     chain->end = end;
     chain->alone = first == 0 && end == c->plan->nkernels;

@@ -49,8 +49,9 @@ typedef struct kiln_cuda_word { /* a scalar of the parameters */
 
 typedef struct kiln_cuda_chain {
     const kiln_plan *plan;
-    int32_t first, end; /* kernels of the plan */
-    bool alone;         /* the whole plan: it needs no graph, and scalars are parameters */
+    const kiln_cuda_costs *costs; /* of the device */
+    int32_t first, end;           /* kernels of the plan */
+    bool alone;                   /* the whole plan: it needs no graph, and scalars are parameters */
     kiln_cuda_link *links;
     int64_t nlinks, links_capacity;
     int nwaves;
@@ -115,7 +116,7 @@ int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t 
 int64_t kiln_cuda_part_units(const kiln_cuda_chain *chain, int64_t part);
 int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part);
 
-int64_t kiln_cuda_tile_time(const kiln_cuda_tiling *t);
+int64_t kiln_cuda_tile_time(const kiln_cuda_chain *chain, const kiln_cuda_tiling *t);
 
 /* Of all parts together. */
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);

@@ -50,8 +50,8 @@ struct kiln_cuda_link_kind {
     bool (*cut)(const kiln_cuda_chain *chain, const kiln_cuda_link *link, kiln_cuda_cut *c);
 
     /* Nanoseconds, with the device to itself, and of a unit. NULL: by what it moves. */
-    int64_t (*time)(const kiln_cuda_link *link);
-    int64_t (*unit_time)(const kiln_cuda_link *link);
+    int64_t (*time)(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
+    int64_t (*unit_time)(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
     bool (*folds)(const kiln_cuda_link *link); /* the threads of a block wait for each other, again and again */
 
     bool tiles;    /* a product: it has a tiling */
@@ -67,7 +67,7 @@ struct kiln_cuda_link_kind {
 extern const kiln_cuda_link_kind *const kiln_cuda_link_kinds[];
 
 /* Time that each store of a link's group takes. */
-int64_t kiln_cuda_store_time(const kiln_cuda_link *link);
+int64_t kiln_cuda_store_time(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
 
 /* ---- For kinds ---- */
 

@@ -87,7 +87,7 @@ static int32_t find_wave(const kiln_cuda_chain *chain)
     int32_t best = 0;
     for (int32_t wave = 1; wave + 1 < chain->nwaves; wave++) {
         int64_t time = time_of(chain, wave) + time_of(chain, wave + 1);
-        if (time > longest && units_of_two(chain, wave) + gathering <= KILN_CUDA_TILE_BLOCKS) {
+        if (time > longest && units_of_two(chain, wave) + gathering <= chain->costs->blocks) {
             longest = time;
             best = wave;
         }

@@ -61,14 +61,14 @@ static bool cut_strand(const kiln_cuda_chain *chain, int32_t strand, int64_t end
     if (!join_cuts(chain, strand, end, more, c) || c->rows < 1)
         return false;
     if (!c->slab)
-        c->slab = slab_of(c->rows, c->most < KILN_CUDA_TILE_BLOCKS ? c->most : KILN_CUDA_TILE_BLOCKS);
+        c->slab = slab_of(c->rows, c->most < chain->costs->blocks ? c->most : chain->costs->blocks);
     return true;
 }
 
 /* Whether a link with so many rows is left enough blocks. */
 static bool suits(const kiln_cuda_chain *chain, const kiln_cuda_link *l, cut c)
 {
-    int64_t blocks = l->units < KILN_CUDA_TILE_BLOCKS ? l->units : KILN_CUDA_TILE_BLOCKS;
+    int64_t blocks = l->units < chain->costs->blocks ? l->units : chain->costs->blocks;
     kiln_cuda_cut own;
     return cut_of(chain, l, &own) && (!own.elements || own.elements % c.rows == 0) &&
            kiln_cuda_ceil_div(c.rows, c.slab) * 2 >= blocks;

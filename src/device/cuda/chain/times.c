@@ -3,49 +3,42 @@
  * that have least to do. */
 #include "device/cuda/chain/link.h"
 
-enum {
-    TINY_TIME = 600,        /* nanoseconds of a link that moves little */
-    FOLD_TIME = 1200,       /* and of one that folds results by shared memory */
-    STORE_TIME = 300,       /* and of each store of a group */
-    LITTLE = 32 * 1024,     /* bytes that a block moves in that time … */
-    BYTES_A_NANOSECOND = 30 /* … and of those beyond */
-};
-
 /* ---- Links ---- */
 
-int64_t kiln_cuda_store_time(const kiln_cuda_link *l)
+int64_t kiln_cuda_store_time(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
 {
-    return l->group ? l->group->k.p.nstores * STORE_TIME : 0;
+    return l->group ? l->group->k.p.nstores * chain->costs->store : 0;
 }
 
 /* By what it moves, of a block that takes such a part of it. */
 static int64_t time_of_part(const kiln_cuda_chain *chain, const kiln_cuda_link *l, int64_t parts)
 {
+    const kiln_cuda_costs *costs = chain->costs;
     int64_t bytes = chain->plan->kernels[l->kernel].bytes / (parts < 1 ? 1 : parts);
-    bool much = bytes > LITTLE && !l->kind->second, folds = l->kind->folds && l->kind->folds(l);
-    return (folds ? FOLD_TIME : TINY_TIME) + kiln_cuda_store_time(l) +
-           (much ? (bytes - LITTLE) / BYTES_A_NANOSECOND : 0);
+    bool much = bytes > costs->little && !l->kind->second, folds = l->kind->folds && l->kind->folds(l);
+    return (folds ? costs->fold : costs->tiny) + kiln_cuda_store_time(chain, l) +
+           (much ? (bytes - costs->little) / costs->bytes_a_nanosecond : 0);
 }
 
 int64_t kiln_cuda_link_time(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
 {
     if (l->kind->time)
-        return l->kind->time(l);
-    return time_of_part(chain, l, l->units < KILN_CUDA_TILE_BLOCKS ? l->units : KILN_CUDA_TILE_BLOCKS);
+        return l->kind->time(chain, l);
+    return time_of_part(chain, l, l->units < chain->costs->blocks ? l->units : chain->costs->blocks);
 }
 
 /* ---- Units ---- */
 
-int64_t kiln_cuda_tile_time(const kiln_cuda_tiling *t)
+int64_t kiln_cuda_tile_time(const kiln_cuda_chain *chain, const kiln_cuda_tiling *t)
 {
-    int64_t rounds = (t->tiles + KILN_CUDA_TILE_BLOCKS - 1) / KILN_CUDA_TILE_BLOCKS;
+    int64_t rounds = kiln_cuda_ceil_div(t->tiles, chain->costs->blocks);
     return (t->nanoseconds - t->summing) / rounds;
 }
 
 static int64_t unit_time(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
 {
     bool alone = l->strand >= 0 && !l->slab;
-    return l->kind->unit_time ? l->kind->unit_time(l) : time_of_part(chain, l, alone ? 1 : l->units);
+    return l->kind->unit_time ? l->kind->unit_time(chain, l) : time_of_part(chain, l, alone ? 1 : l->units);
 }
 
 int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part)

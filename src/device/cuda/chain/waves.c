@@ -4,9 +4,8 @@
 #include "device/cuda/chain/link.h"
 
 enum {
-    TINY_UNITS = 2,     /* that one block takes in turn rather than wait for a barrier */
-    BARRIER_TIME = 700, /* nanoseconds */
-    LEAST_WIDE = 16,    /* rows of tiles that are as wide as the result */
+    TINY_UNITS = 2,  /* that one block takes in turn rather than wait for a barrier */
+    LEAST_WIDE = 16, /* rows of tiles that are as wide as the result */
     MOST_WIDE = 128,
     MOST_MOVED = 16 /* units of a link that is put off: larger ones would make a wave of their own longer */
 };
@@ -155,14 +154,14 @@ static int count_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 }
 
 /* Tiles as wide as the result, if they take little longer. */
-static bool find_wide_tiles(const kiln_cuda_link *s, kiln_cuda_tiling *t)
+static bool find_wide_tiles(const kiln_cuda_chain *chain, const kiln_cuda_link *s, kiln_cuda_tiling *t)
 {
     if (!s->kind->tiles || s->tiling.splits > 1 || s->tiling.across == 1)
         return false;
     for (int64_t rows = LEAST_WIDE; rows <= MOST_WIDE; rows *= 2)
-        if (kiln_cuda_tiling_within(kiln_cuda_extent_of(&s->product, &s->tiling, s->tf32),
+        if (kiln_cuda_tiling_within(kiln_cuda_sizes_of(&s->product, &s->tiling, s->tf32, chain->costs),
                                     (s->product.m + rows - 1) / rows, t) &&
-            t->across == 1 && t->nanoseconds < s->tiling.nanoseconds + BARRIER_TIME)
+            t->across == 1 && t->nanoseconds < s->tiling.nanoseconds + chain->costs->barrier)
             return true;
     return false;
 }
@@ -174,7 +173,7 @@ static void widen_tiles(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
     for (int64_t i = 0; i < chain->nlinks; i++) {
         kiln_cuda_link *s = &chain->links[i];
         const kiln_cuda_tiling own = s->tiling;
-        if (!find_wide_tiles(s, &s->tiling)) {
+        if (!find_wide_tiles(chain, s, &s->tiling)) {
             s->tiling = own;
             continue;
         }

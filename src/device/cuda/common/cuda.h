@@ -5,6 +5,7 @@
 #define KILN_CUDA_CUDA_H
 
 #include <pthread.h>
+#include "device/cuda/common/costs.h"
 #include "device/cuda/common/launch.h"
 #include "device/device.h"
 #include "device/failures.h"
@@ -26,6 +27,7 @@ typedef struct kiln_cuda_device {
     kiln_cuda_record *record; /* on the host */
     kiln_cuda_record *mapped; /* the same, as kernels address it */
     int multiprocessors;
+    kiln_cuda_costs costs;
     int capability;            /* 90 for 9.0 */
     bool shared;               /* other processes may run kernels beside ours */
     pthread_mutex_t lock;      /* of everything below, and of the order of work on the stream */

@@ -42,9 +42,10 @@ typedef struct kiln_cuda_call {
     kiln_cuda_fault fault;
     const int32_t *stop; /* not NULL where the kernel writes to a slot: it must write nothing while *stop is not 0 */
     const struct kiln_cuda_tiling *tiling; /* of a product that is part of a chain; NULL: as its shape has it */
-    bool chained;                     /* nothing is compiled for it alone: its chain is, or it may never run again */
-    int multiprocessors;              /* of the device: for grids whose size does not change results */
-    const struct kiln_kernel *kernel; /* the rest is for C sources */
+    bool chained;                        /* nothing is compiled for it alone: its chain is, or it may never run again */
+    int multiprocessors;                 /* of the device: for grids whose size does not change results */
+    const struct kiln_cuda_costs *costs; /* of the device */
+    const struct kiln_kernel *kernel;    /* the rest is for C sources */
     const struct kiln_plan *plan;
     const struct kiln_binding *binding; /* NULL while only shapes are known */
 } kiln_cuda_call;

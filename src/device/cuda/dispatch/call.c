@@ -68,6 +68,7 @@ void kiln_cuda_make_call(kiln_cuda_call *c, kiln_cuda_device *d, const kiln_plan
                           .nints = k->nints,
                           .nfloats = k->nscalars,
                           .multiprocessors = d->multiprocessors,
+                          .costs = &d->costs,
                           .plan = plan,
                           .binding = binding};
     c->scalars = scalars;

@@ -299,9 +299,9 @@ static size_t product_bytes(const kiln_cuda_call *c, const job *j)
     return c->kernel->group && !j->end.to ? round_up((size_t)(j->count * j->m * j->n) * j->element) : 0;
 }
 
-static size_t partial_bytes(const job *j) /* of a small one */
+static size_t partial_bytes(const job *j) /* of a small one; the costs do not matter */
 {
-    return round_up(kiln_cuda_tiling_partials(&j->tiling, kiln_cuda_extent_of(&j->matrices, &j->tiling, j->tf32)));
+    return round_up(kiln_cuda_tiling_partials(&j->tiling, kiln_cuda_sizes_of(&j->matrices, &j->tiling, j->tf32, NULL)));
 }
 
 static size_t workspace(const kiln_cuda_call *c)

@@ -32,7 +32,6 @@ typedef struct kiln_cuda_panel {
 
 enum {
     KILN_CUDA_TILE_THREADS = 512, /* in a block */
-    KILN_CUDA_TILE_BLOCKS = 132,  /* at work at a time, on every device: what an H100 or H200 has */
     KILN_CUDA_TILE_CHUNK = 16,    /* elements along k that a slice has in one stage of shared memory */
     KILN_CUDA_TILE_STAGES = 3,    /* chunks under way, those being read included */
     KILN_CUDA_TILE_PAD = 4,       /* floats behind a line, so that lines begin in different banks */
@@ -77,6 +76,8 @@ enum {
 #define KILN_CUDA_TILE_SPLIT(k, splits) ((splits) == 1 ? (k) : ((k) + 64 * (splits)-1) / (64 * (splits)) * 64)
 
 #ifndef __CUDACC_RTC__
+#include "device/cuda/common/costs.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -98,23 +99,24 @@ static inline int64_t kiln_cuda_tiling_matrices(const kiln_cuda_tiling *t)
     return t->tiles / (t->across * t->down * t->splits);
 }
 
-typedef struct kiln_cuda_extent { /* what there is to be tiled */
+typedef struct kiln_cuda_sizes { /* what there is to be tiled */
     int64_t m, n, k, matrices;
-    bool tf32; /* operands may be rounded */
-} kiln_cuda_extent;
+    bool tf32;                    /* operands may be rounded */
+    const kiln_cuda_costs *costs; /* of the device */
+} kiln_cuda_sizes;
 
-/* Whether such products are made by tiles, and how, if nothing else shares the device. A function of the extent alone;
- * in a chain (waves.c) the tiles may be coarser. */
-bool kiln_cuda_tiling_of(kiln_cuda_extent e, kiln_cuda_tiling *t);
+/* Whether such products are made by tiles, and how, if nothing else shares the device. A function of the product and
+ * the kind of device alone; in a chain (waves.c) the tiles may be coarser. */
+bool kiln_cuda_tiling_of(kiln_cuda_sizes e, kiln_cuda_tiling *t);
 
 /* The same with at most so many tiles, and without splits; false also where none has so few. */
-bool kiln_cuda_tiling_within(kiln_cuda_extent e, int64_t most, kiln_cuda_tiling *t);
+bool kiln_cuda_tiling_within(kiln_cuda_sizes e, int64_t most, kiln_cuda_tiling *t);
 
 /* The tiling with these tiles, whether or not it is a good one. */
-kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t splits, kiln_cuda_extent e);
+kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t splits, kiln_cuda_sizes e);
 
 /* Bytes of partial sums; 0 where there are no splits. */
-size_t kiln_cuda_tiling_partials(const kiln_cuda_tiling *t, kiln_cuda_extent e);
+size_t kiln_cuda_tiling_partials(const kiln_cuda_tiling *t, kiln_cuda_sizes e);
 
 #ifdef __cplusplus
 }

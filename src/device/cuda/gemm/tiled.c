@@ -66,7 +66,7 @@ bool kiln_cuda_small_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cud
     join_rows(s, &matrices);
     if (!near_enough(s->a_row) || !near_enough(s->a_col) || !near_enough(s->b_row) || !near_enough(s->b_col))
         return false;
-    kiln_cuda_extent e = {s->m, s->n, s->k, matrices, c->kernel->tf32};
+    kiln_cuda_sizes e = {s->m, s->n, s->k, matrices, c->kernel->tf32, c->costs};
     bool ok = kiln_cuda_tiling_of(e, t);
     if (ok && c->tiling)
         *t = *c->tiling;

@@ -19,9 +19,10 @@ bool kiln_cuda_small_launch(const kiln_cuda_call *c, const kiln_cuda_matrices *s
                             float *partials);
 
 /* What its tiles cover. */
-static inline kiln_cuda_extent kiln_cuda_extent_of(const kiln_cuda_matrices *s, const kiln_cuda_tiling *t, bool tf32)
+static inline kiln_cuda_sizes kiln_cuda_sizes_of(const kiln_cuda_matrices *s, const kiln_cuda_tiling *t, bool tf32,
+                                                 const kiln_cuda_costs *costs)
 {
-    return (kiln_cuda_extent){s->m, s->n, s->k, kiln_cuda_tiling_matrices(t), tf32};
+    return (kiln_cuda_sizes){s->m, s->n, s->k, kiln_cuda_tiling_matrices(t), tf32, costs};
 }
 
 #ifdef __cplusplus

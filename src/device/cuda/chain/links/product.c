@@ -145,15 +145,15 @@ static bool cut(const kiln_cuda_chain *chain, const kiln_cuda_link *l, kiln_cuda
     return t->across == 1 && t->tiles == t->down && t->rows % LEAST_SLAB == 0;
 }
 
-static int64_t whole_time(const kiln_cuda_link *l)
+static int64_t whole_time(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
 {
-    return l->tiling.nanoseconds + kiln_cuda_store_time(l);
+    return l->tiling.nanoseconds + kiln_cuda_store_time(chain, l);
 }
 
 /* Tiles of splits hand nothing to a group. */
-static int64_t unit_time(const kiln_cuda_link *l)
+static int64_t unit_time(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
 {
-    return kiln_cuda_tile_time(&l->tiling) + (l->tiling.splits == 1 ? kiln_cuda_store_time(l) : 0);
+    return kiln_cuda_tile_time(chain, &l->tiling) + (l->tiling.splits == 1 ? kiln_cuda_store_time(chain, l) : 0);
 }
 
 static const kiln_cuda_link_kind splits_kind = {.text = say_splits, .second = true, .one_only = true};

@@ -18,7 +18,7 @@ static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call
     const kiln_operand nothing = {.buffer = -1};
     kiln_cuda_samples_describe(c, &l->samples);
     int64_t blocks = kiln_cuda_ceil_div(l->samples.rows * l->samples.units, KILN_CUDA_CHAIN_THREADS / 2);
-    l->units = blocks < KILN_CUDA_TILE_BLOCKS ? blocks : KILN_CUDA_TILE_BLOCKS; /* each finds its rows first */
+    l->units = blocks < chain->costs->blocks ? blocks : chain->costs->blocks; /* each finds its rows first */
     for (int i = 0; i < KILN_SAMPLES_SCALARS; i++)
         if (!kiln_cuda_add_word(chain, (kiln_cuda_word){.scalar = k->scalars + i, .cls = KILN_PW_F64}))
             return false;
