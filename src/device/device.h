@@ -9,6 +9,9 @@
 
 enum { KILN_DEVICE_VERSION = 3 };
 
+/* Kinds of devices that the registry knows, and how many there can be of each. */
+enum { KILN_DEVICE_KINDS = 4, KILN_DEVICES_OF_A_KIND = 16 };
+
 typedef struct kiln_device_table {
     uint32_t version; /* KILN_DEVICE_VERSION */
     const char *kind; /* "cuda" */

@@ -31,7 +31,7 @@ typedef struct pool {
     int arena_users;
 } pool;
 
-enum { POOLS = 64 };
+enum { POOLS = KILN_DEVICE_KINDS * KILN_DEVICES_OF_A_KIND };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pool pools[POOLS];
 
@@ -39,8 +39,9 @@ static pool *pool_of(kiln_device device)
 {
     if (device < 0)
         return NULL;
-    int i = (device >> 8) * 16 + (device & 15);
-    return i < POOLS ? &pools[i] : NULL;
+    int kind = device >> 8, index = device & 255;
+    return kind < KILN_DEVICE_KINDS && index < KILN_DEVICES_OF_A_KIND ? &pools[kind * KILN_DEVICES_OF_A_KIND + index]
+                                                                      : NULL;
 }
 
 static size_t round_up(const pool *p, size_t bytes)

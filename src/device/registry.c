@@ -14,7 +14,8 @@
 #include "device/device.h"
 #include "tensor/scope.h"
 
-enum { KIND_CPU, KIND_CUDA, KIND_OPENCL, KIND_SIM, KINDS, MAX_INDEX = 16, WHY = 480 };
+enum { KIND_CPU, KIND_CUDA, KIND_OPENCL, KIND_SIM, KINDS, MAX_INDEX = KILN_DEVICES_OF_A_KIND, WHY = 480 };
+_Static_assert((int)KINDS == (int)KILN_DEVICE_KINDS, "pools are made for so many");
 
 typedef struct kind {
     const char *name;

@@ -71,7 +71,7 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train);
 /* An error when the loss that was summed up to this step is not finite. */
 bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals, int64_t step);
 
-/* Steps that are run again without being recorded (again.c). At the beginning of an epoch; for a batch: true if its
+/* Steps that are run again without being recorded (rerun.c). At the beginning of an epoch; for a batch: true if its
  * step was taken so, or has failed (kiln_ok tells), false if it is to be recorded, between the other two. */
 void kiln_training_expect_reruns(kiln_training *t);
 bool kiln_training_rerun(kiln_training *t, const kiln_batch *b);

@@ -128,7 +128,7 @@ bool kiln_cuda_chain_fit(kiln_cuda_chain *chain);
 
 /* ---- Gathering ahead (prefetch.c) ---- */
 
-/* Sets `ahead` and `own_bytes` of an arranged chain. */
+/* Sets `prefetch` and `own_bytes` of an arranged chain. */
 void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain);
 
 /* ---- Strands of slabs (slabs.c) ---- */

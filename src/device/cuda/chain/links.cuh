@@ -1,5 +1,5 @@
 /* What generated chains are made of: the barrier between waves, and links that are no groups. All blocks of a chain run
- * at the same time (its launch is cooperative). What one wave writes others read behind a barrier, so nothing here may
+ * at the same time (chain_launch.c sees to that). What one wave writes others read behind a barrier, so nothing here may
  * be loaded as if it never changed. */
 #ifndef KILN_CUDA_CHAIN_LINKS_CUH
 #define KILN_CUDA_CHAIN_LINKS_CUH

@@ -4,10 +4,10 @@
 #include <string.h>
 #include "core/alloc.h"
 
-_Static_assert(KILN_PW_F32 == 0 && KILN_PW_F64 == 1 && KILN_PW_I64 == 2 && KILN_PW_BOOL == 3, "as in interpret.cuh");
+_Static_assert(KILN_PW_F32 == 0 && KILN_PW_F64 == 1 && KILN_PW_I64 == 2 && KILN_PW_BOOL == 3, "as in words.cuh");
 _Static_assert(KILN_FOLD_SUM == 0 && KILN_FOLD_PROD == 1 && KILN_FOLD_MAX == 2 && KILN_FOLD_MIN == 3 &&
                    KILN_FOLD_ANY == 4 && KILN_FOLD_ALL == 5,
-               "as in interpret.cuh");
+               "as in words.cuh");
 _Static_assert(KILN_PW_ROWS <= 256, "a row's number must fit its operation");
 
 enum { REGISTERS = 1024, STORES = 256 }; /* far above what the planner puts into a group */
