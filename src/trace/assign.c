@@ -186,15 +186,23 @@ static void unclaim(const kiln_thread *th, kiln_storage *s)
         kiln_storage_unassigned(s);
 }
 
-/* Notes that `value` is what the destination's storage holds from now on. `recorded`: gradients know of it. */
-static void note_assigned(kiln_trace *tr, kiln_storage *s, int32_t value, bool recorded)
+/* What a node made and the tensor's memory holds, where nothing was assigned to it yet; -1: it came from outside. */
+static int32_t made_value(const kiln_trace *tr, const kiln_tensor *t)
+{
+    int32_t base = t->epoch == tr->epoch ? tr->values[t->value].base : -1;
+    return base >= 0 && tr->values[base].node >= 0 && tr->values[base].storage == t->storage ? base : -1;
+}
+
+/* Notes that `value` is what the destination's storage holds from now on; `made` is what it held if nothing was
+ * assigned to it before. `recorded`: gradients know of it. */
+static void note_assigned(kiln_trace *tr, kiln_storage *s, int32_t value, int32_t made, bool recorded)
 {
     int32_t *newest = kiln_map_at(&tr->written, s);
     kiln_value *v = &tr->values[value];
     v->version = s->version + 1;
     kiln_set_version(&s->version, v->version);
     v->unrecorded = !recorded;
-    v->history = *newest;
+    v->history = *newest >= 0 ? *newest : made;
     tr->overwrites += s->has_memory;
     if (recorded)
         hold_assigned(tr, value, *newest);
@@ -221,7 +229,7 @@ bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *t
     int32_t first = n->out;
     /* Only now: the operands may be older windows of the same storages. */
     for (int j = 0; j < c->nout; j++)
-        note_assigned(tr, bind[j], first + j, enabled);
+        note_assigned(tr, bind[j], first + j, made_value(tr, to[j]), enabled);
     /* Other windows are found when they are used; one that a gradient flows through must know before anything runs. */
     for (int j = 0; j < c->nout; j++)
         if (!(to[j]->leaf && !grad) && kiln_trace_value(tr, to[j]) < 0)
