@@ -482,15 +482,52 @@ static void test_moving_inside(void **state)
     kiln_module_free(same);
 }
 
+/* A tensor of a shape gets its memory with the first value. Where that does not fit, the results of the run before stay
+ * whose they are. */
+static void test_no_memory_for_a_value(void **state)
+{
+    (void)state;
+    kiln_device device = kiln_default_device();
+    kiln_tensor *large = NULL;
+    kiln_memory_stats before = {0}, after = {0};
+    assert_true(kiln_memory_get_stats(device, &before));
+    kiln_shapes_only
+        large = kiln_keep(kiln_zeros(KILN_SHAPE((int64_t)1 << 28), KILN_F32));
+    kiln_tensor *kept = kiln_keep(kiln_ones(KILN_SHAPE(100), KILN_F32));
+    assert_true(kiln_eval());
+    assert_true(kiln_memory_set_limit(device, before.in_use + before.overhead + ((uint64_t)64 << 20)));
+    kiln_scope
+        assert_false(kiln_assign(large, kiln_scalar(1, KILN_F32)) && kiln_eval());
+    expect_error(KILN_E_MEMORY, "memory", "limit");
+    float values[100];
+    assert_true(kiln_read(kept, values, sizeof values) && values[99] == 1);
+    kiln_release(kept);
+    kiln_release(large);
+    assert_true(kiln_memory_set_limit(device, 0) && kiln_memory_get_stats(device, &after));
+    assert_int_equal(after.in_use, before.in_use);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_same_plan),     limited_test(test_huge_plan),     limited_test(test_step_inside),
-        limited_test(test_looking),    core_test(test_deep_model),       limited_test(test_more_than_can_be_counted),
-        core_test(test_reading),       files_test(test_running),         files_test(test_inside),
-        core_test(test_block_ends),    core_test(test_no_such_device),   core_test(test_initialising),
-        core_test(test_part_assigned), core_test(test_assignment_fails), files_test(test_loading),
-        limited_test(test_moving),     core_test(test_moving_inside),
+        core_test(test_same_plan),
+        core_test(test_no_memory_for_a_value),
+        limited_test(test_huge_plan),
+        limited_test(test_step_inside),
+        limited_test(test_looking),
+        core_test(test_deep_model),
+        limited_test(test_more_than_can_be_counted),
+        core_test(test_reading),
+        files_test(test_running),
+        files_test(test_inside),
+        core_test(test_block_ends),
+        core_test(test_no_such_device),
+        core_test(test_initialising),
+        core_test(test_part_assigned),
+        core_test(test_assignment_fails),
+        files_test(test_loading),
+        limited_test(test_moving),
+        core_test(test_moving_inside),
     };
     return CORE_MAIN(tests);
 }

@@ -144,8 +144,6 @@ static bool check_room(const kiln_trace *tr, const kiln_plan *p, int64_t left)
 
 static bool take_memory(kiln_trace *tr, const kiln_plan *p, kiln_block *arena)
 {
-    *arena = (kiln_block){0};
-    tr->nblocks = 0;
     if (!KILN_GROW(tr->blocks, tr->blocks_capacity, p->noutputs) ||
         !KILN_GROW(tr->addresses, tr->addresses_capacity, (int64_t)p->nslots + p->noutputs) ||
         !check_room(tr, p, kiln_memory_left(p->device)))
@@ -198,6 +196,7 @@ static kiln_turn turn_of(const kiln_trace *tr)
 static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
 {
     kiln_block arena = {0};
+    tr->nblocks = 0; /* those of the run before belong to its results */
     bool was_ok = kiln_ok(), ok = list_offsets(tr, p) && kiln_shapes_take_memory(tr) && take_memory(tr, p, &arena);
     if (ok && kiln_backend_runs_on(p->device))
         ok = (*running = kiln_run_new()) != NULL;
