@@ -164,6 +164,27 @@ static void test_exact_options(void **state)
     free_trainer(&a);
 }
 
+/* What formulas keep from one parameter to the next is not another group's: two groups are as two optimizers. */
+static void test_groups_apart(void **state)
+{
+    (void)state;
+    float want[VALUES], got[VALUES];
+    trainer both = make_params(), first = make_params(), second = make_params();
+    both.o = kiln_optim_nadam(((kiln_params){1, both.p, NULL}), .lr = 0.1, .momentum_decay = 0.5);
+    assert_true(kiln_optim_group(both.o, ((kiln_params){1, both.p + 1, NULL}), .momentum_decay = 2));
+    first.o = kiln_optim_nadam(params_of(&first), .lr = 0.1, .momentum_decay = 0.5);
+    second.o = kiln_optim_nadam(params_of(&second), .lr = 0.1, .momentum_decay = 2);
+    assert_true(train(&both, 0, 0) && train(&first, 0, 0) && train(&second, 0, 0)); /* the same gradients in all */
+    read_values(&both, got);
+    read_values(&first, want);
+    assert_memory_equal(got, want, CLASSES * FEATURES * sizeof *got);
+    read_values(&second, want);
+    assert_memory_equal(got + CLASSES * FEATURES, want + CLASSES * FEATURES, CLASSES * sizeof *got);
+    free_trainer(&both);
+    free_trainer(&first);
+    free_trainer(&second);
+}
+
 static void test_bad_schedules(void **state)
 {
     (void)state;
@@ -620,13 +641,21 @@ static void test_clip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_groups),        core_test(test_bad_options),
-        core_test(test_bad_schedules), core_test(test_forgotten_zero_grad),
-        core_test(test_frozen),        core_test(test_restored),
-        core_test(test_state),         core_test(test_replayed),
-        core_test(test_moved),         core_test(test_ema),
-        core_test(test_clip),          core_test(test_names),
-        core_test(test_exact_options), core_test(test_state_shapes),
+        core_test(test_groups),
+        core_test(test_groups_apart),
+        core_test(test_bad_options),
+        core_test(test_bad_schedules),
+        core_test(test_forgotten_zero_grad),
+        core_test(test_frozen),
+        core_test(test_restored),
+        core_test(test_state),
+        core_test(test_replayed),
+        core_test(test_moved),
+        core_test(test_ema),
+        core_test(test_clip),
+        core_test(test_names),
+        core_test(test_exact_options),
+        core_test(test_state_shapes),
     };
     return CORE_MAIN(tests);
 }

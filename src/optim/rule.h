@@ -21,7 +21,7 @@ enum {
 
 /* Powers of betas, for the next parameter that asks for the same. */
 typedef struct kiln_optim_power {
-    double beta;
+    double beta, decay; /* decay: of nadam's momenta */
     int64_t step;
     double value;
 } kiln_optim_power;

@@ -70,7 +70,7 @@ double kiln_bias_correction(kiln_update *u, int which, double beta)
 {
     kiln_optim_power *p = &u->powers[which];
     if (p->beta != beta || p->step != u->step)
-        *p = (kiln_optim_power){beta, u->step, pow(beta, (double)u->step)};
+        *p = (kiln_optim_power){.beta = beta, .step = u->step, .value = pow(beta, (double)u->step)};
     return 1 - p->value;
 }
 

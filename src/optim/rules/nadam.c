@@ -14,12 +14,12 @@ static double momentum_product(kiln_update *u)
 {
     const kiln_optim_options *o = u->options;
     kiln_optim_power *kept = &u->powers[0];
-    if (kept->beta == o->beta1 && kept->step == u->step)
+    if (kept->beta == o->beta1 && kept->decay == o->momentum_decay && kept->step == u->step)
         return kept->value;
     double product = 1;
     for (int64_t step = 1; step <= u->step && product > 1e-20; step++)
         product *= momentum_at(o, step);
-    *kept = (kiln_optim_power){o->beta1, u->step, product};
+    *kept = (kiln_optim_power){o->beta1, o->momentum_decay, u->step, product};
     return product;
 }
 
