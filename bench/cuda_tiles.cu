@@ -287,7 +287,7 @@ static double graph_time(const shape &p, const kiln_cuda_tiling &t)
     cudaGraphExec_t exec;
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < NODES; i++)
-        kiln_cuda_small_launch(&call, &s, &t, c, partials);
+        kiln_cuda_tiled_launch(&call, &s, &t, c, partials);
     CHECK(cudaStreamEndCapture(stream, &graph));
     CHECK(cudaGraphInstantiate(&exec, graph, 0));
     double time = best_time([&] { CHECK(cudaGraphLaunch(exec, stream)); }) / NODES;
@@ -335,7 +335,7 @@ static const char *verdict(const shape &p, const kiln_cuda_tiling &t)
     call.stream = stream;
     call.multiprocessors = blocks;
     kiln_cuda_matrices s = matrices_of(p, a, b);
-    kiln_cuda_small_launch(&call, &s, &t, c, partials);
+    kiln_cuda_tiled_launch(&call, &s, &t, c, partials);
     std::vector<float> ahead = result(count);
     bool tensor = KILN_CUDA_TILE_TENSOR(t.rows, t.cols, t.slices); /* which round by half of 2^-10, both operands */
     if (!close_to_f64(p, ahead, tensor ? 1e-3 : 2e-6))
@@ -365,7 +365,7 @@ static bool sees_earlier_waves(int n, int kind)
         CHECK(cudaMemsetAsync(memory, 0, 4096, stream));
         for (int r = 1; apart && r <= rounds; r++) {
             s.a = r % 2 ? x : y;
-            kiln_cuda_small_launch(&call, &s, &t, r % 2 ? y : x, partials);
+            kiln_cuda_tiled_launch(&call, &s, &t, r % 2 ? y : x, partials);
         }
         int most = rounds, how = kind;
         void *arguments[] = {&s, &t.tiles, &x, &y, &memory, &most, &how};

@@ -14,22 +14,22 @@ typedef struct part {
     kiln_cuda_tiling own, best; /* of a product: with the device to itself, and so far */
 } part;
 
-typedef struct fitting {
+typedef struct balancing {
     kiln_cuda_chain *chain;
     part *parts; /* of the wave */
     int64_t nparts;
     int64_t time; /* that it takes with the best so far */
-} fitting;
+} balancing;
 
 /* ---- How long a wave takes ---- */
 
-static void look_at(const fitting *f, part *p)
+static void look_at(const balancing *f, part *p)
 {
     p->units = kiln_cuda_part_units(f->chain, p->link);
     p->time = kiln_cuda_part_time(f->chain, p->link);
 }
 
-static void list_parts(fitting *f, int32_t wave)
+static void list_parts(balancing *f, int32_t wave)
 {
     f->nparts = 0;
     for (int64_t i = kiln_cuda_next_part(f->chain, wave, -1); i >= 0; i = kiln_cuda_next_part(f->chain, wave, i)) {
@@ -40,7 +40,7 @@ static void list_parts(fitting *f, int32_t wave)
     }
 }
 
-static int64_t units_of(const fitting *f)
+static int64_t units_of(const balancing *f)
 {
     int64_t units = 0;
     for (int64_t i = 0; i < f->nparts; i++)
@@ -48,7 +48,7 @@ static int64_t units_of(const fitting *f)
     return units;
 }
 
-static part *longest_left(fitting *f)
+static part *longest_left(balancing *f)
 {
     part *longest = NULL;
     for (int64_t i = 0; i < f->nparts; i++)
@@ -58,7 +58,7 @@ static part *longest_left(fitting *f)
 }
 
 /* When the last block is done: rounds go through the blocks forwards and backwards. */
-static int64_t deal(fitting *f)
+static int64_t deal(balancing *f)
 {
     int64_t busy[KILN_CUDA_MOST_BLOCKS] = {0}, number = 0, longest = 0, blocks = f->chain->costs->blocks;
     for (int64_t i = 0; i < f->nparts; i++)
@@ -77,7 +77,7 @@ static int64_t deal(fitting *f)
 
 /* ---- Tiles ---- */
 
-static void set_tiling(fitting *f, part *p, const kiln_cuda_tiling *t)
+static void set_tiling(balancing *f, part *p, const kiln_cuda_tiling *t)
 {
     kiln_cuda_link *s = &f->chain->links[p->link];
     s->tiling = *t;
@@ -103,7 +103,7 @@ static void try_splits(const kiln_cuda_chain *chain, const kiln_cuda_link *s, in
 
 /* The same for a product; its own tiles where there are none. What is cut stays cut, and nothing else is: splits have a
  * second link, and room for as many. */
-static kiln_cuda_tiling fewest_tiles(const fitting *f, const part *p, int64_t most)
+static kiln_cuda_tiling fewest_tiles(const balancing *f, const part *p, int64_t most)
 {
     kiln_cuda_tiling best = p->own;
     for (int32_t splits = p->own.splits > 1 ? 2 : 1; splits <= p->own.splits; splits++)
@@ -111,7 +111,7 @@ static kiln_cuda_tiling fewest_tiles(const fitting *f, const part *p, int64_t mo
     return best;
 }
 
-static void keep(fitting *f, int64_t time)
+static void keep(balancing *f, int64_t time)
 {
     f->time = time;
     for (int64_t i = 0; i < f->nparts; i++)
@@ -120,7 +120,7 @@ static void keep(fitting *f, int64_t time)
 
 /* The fewest tiles that take no longer for one product, or for all where `only` is NULL; kept if that is sooner done.
  */
-static void try_time(fitting *f, const part *only, int64_t most)
+static void try_time(balancing *f, const part *only, int64_t most)
 {
     for (int64_t i = 0; i < f->nparts; i++) {
         part *p = &f->parts[i];
@@ -138,7 +138,7 @@ static void try_time(fitting *f, const part *only, int64_t most)
 }
 
 /* Tiles that take longer than the wave does now are of no use. */
-static void fit_tiles(fitting *f)
+static void balance_tiles(balancing *f)
 {
     int64_t longest = f->time;
     for (int64_t i = -1; i < f->nparts; i++)
@@ -150,7 +150,7 @@ static void fit_tiles(fitting *f)
 /* ---- Slabs ---- */
 
 /* A strand gets as many slabs less as there are units too many, unless they are many, if that is sooner done. */
-static void fit_slabs(fitting *f)
+static void balance_slabs(balancing *f)
 {
     for (int64_t i = 0; i < f->nparts; i++) {
         part *p = &f->parts[i];
@@ -168,9 +168,9 @@ static void fit_slabs(fitting *f)
     }
 }
 
-bool kiln_cuda_chain_fit(kiln_cuda_chain *chain)
+bool kiln_cuda_chain_balance(kiln_cuda_chain *chain)
 {
-    fitting f = {.chain = chain, .parts = kiln_alloc((size_t)chain->nlinks + 1, sizeof *f.parts)};
+    balancing f = {.chain = chain, .parts = kiln_alloc((size_t)chain->nlinks + 1, sizeof *f.parts)};
     if (!f.parts)
         return false;
     for (int32_t wave = 0; wave < chain->nwaves; wave++) {
@@ -178,8 +178,8 @@ bool kiln_cuda_chain_fit(kiln_cuda_chain *chain)
         f.time = deal(&f);
         if (units_of(&f) <= chain->costs->blocks)
             continue;
-        fit_slabs(&f);
-        fit_tiles(&f);
+        balance_slabs(&f);
+        balance_tiles(&f);
     }
     kiln_free(f.parts);
     return true;

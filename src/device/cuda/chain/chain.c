@@ -183,7 +183,7 @@ kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_wa
     chain->barrier = barrier;
     chain->shared = FOLDING; /* what folding takes */
     if (make_links(chain, c) && kiln_cuda_chain_arrange(chain, w) && make_multirun(chain)) {
-        kiln_cuda_chain_look_ahead(chain);
+        kiln_cuda_chain_prefetch(chain);
         return chain;
     }
     kiln_cuda_chain_free(chain);

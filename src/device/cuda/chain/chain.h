@@ -124,12 +124,12 @@ int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
 /* ---- Parts that share the blocks (balance.c) ---- */
 
 /* Makes tiles and slabs larger where a wave with more units than blocks is over sooner then. False with an error. */
-bool kiln_cuda_chain_fit(kiln_cuda_chain *chain);
+bool kiln_cuda_chain_balance(kiln_cuda_chain *chain);
 
 /* ---- Gathering ahead (prefetch.c) ---- */
 
 /* Sets `prefetch` and `own_bytes` of an arranged chain. */
-void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain);
+void kiln_cuda_chain_prefetch(kiln_cuda_chain *chain);
 
 /* ---- Strands of slabs (slabs.c) ---- */
 

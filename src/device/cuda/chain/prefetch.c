@@ -105,7 +105,7 @@ static void take_buffer(kiln_cuda_chain *chain, int32_t buffer)
     chain->own_bytes += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-void kiln_cuda_chain_look_ahead(kiln_cuda_chain *chain)
+void kiln_cuda_chain_prefetch(kiln_cuda_chain *chain)
 {
     int64_t bytes;
     if (!chain->alone || kiln_cuda_runs_wanted() == 1 || !only_gathers(chain, &bytes))

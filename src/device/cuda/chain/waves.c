@@ -267,7 +267,7 @@ static void count_units(kiln_cuda_chain *chain)
 
 bool kiln_cuda_chain_arrange(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
-    if (!set_places(chain, w) || !kiln_cuda_chain_fit(chain))
+    if (!set_places(chain, w) || !kiln_cuda_chain_balance(chain))
         return false;
     count_units(chain);
     return true;

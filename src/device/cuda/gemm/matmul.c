@@ -193,7 +193,7 @@ static bool describe(job *j, const kiln_cuda_call *c)
     set_batch(j, a, b);
     if (!j->m || !j->n || !j->count)
         return false;
-    j->small = kiln_cuda_small_of(c, &j->matrices, &j->tiling) && (c->tiling || !j->tiling.large);
+    j->small = kiln_cuda_tiled_of(c, &j->matrices, &j->tiling) && (c->tiling || !j->tiling.large);
     if (j->k && !j->small) {
         set_side(&j->a, j, a, &in[0], j->m, j->k);
         set_side(&j->b, j, b, &in[1], j->k, j->n);
@@ -324,7 +324,7 @@ size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c)
     kiln_cuda_tiling t;
     kiln_cuda_call chained = *c;
     chained.tiling = &t;
-    size_t alone = workspace(c), with_tiles = kiln_cuda_small_of(c, &m, &t) && t.large ? workspace(&chained) : 0;
+    size_t alone = workspace(c), with_tiles = kiln_cuda_tiled_of(c, &m, &t) && t.large ? workspace(&chained) : 0;
     return alone > with_tiles ? alone : with_tiles;
 }
 
@@ -441,7 +441,7 @@ bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
     if (!j.k)
         kiln_cuda_zero(c->stream, to, (size_t)(j.count * j.m * j.n) * j.element, stop);
     else if (j.small) {
-        if (!kiln_cuda_small_launch(c, &j.matrices, &j.tiling, (float *)(void *)to, (float *)(void *)room))
+        if (!kiln_cuda_tiled_launch(c, &j.matrices, &j.tiling, (float *)(void *)to, (float *)(void *)room))
             return false;
     } else if (stop) /* plans write slots by groups, so this is here for the sake of the rule */
         kiln_cuda_plain_guarded(c);

@@ -49,7 +49,7 @@ static bool near_enough(int64_t stride)
     return stride > -(1 << 28) && stride < 1 << 28;
 }
 
-bool kiln_cuda_small_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cuda_tiling *t)
+bool kiln_cuda_tiled_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cuda_tiling *t)
 {
     const kiln_cuda_operand *a = &c->in[0], *b = &c->in[1];
     int64_t matrices;

@@ -50,7 +50,7 @@ static kernel *kernel_of(const kiln_cuda_tiling *t)
     return NULL;
 }
 
-extern "C" bool kiln_cuda_small_launch(const kiln_cuda_call *c, const kiln_cuda_matrices *s, const kiln_cuda_tiling *t,
+extern "C" bool kiln_cuda_tiled_launch(const kiln_cuda_call *c, const kiln_cuda_matrices *s, const kiln_cuda_tiling *t,
                                        float *to, float *partials)
 {
     const int64_t most = 8 * (int64_t)c->multiprocessors, matrices = kiln_cuda_tiling_matrices(t);

@@ -13,7 +13,7 @@ static bool can(const kiln_cuda_call *c, bool large)
     const kiln_kernel *k = c->kernel;
     kiln_cuda_matrices m;
     kiln_cuda_tiling t;
-    return k->op && k->op->cls == KILN_CLASS_MATMUL && kiln_cuda_small_of(c, &m, &t) && (large || !t.large);
+    return k->op && k->op->cls == KILN_CLASS_MATMUL && kiln_cuda_tiled_of(c, &m, &t) && (large || !t.large);
 }
 
 /* ---- Making ---- */
@@ -51,7 +51,7 @@ static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call
     const kiln_operand workspace = {.buffer = k->workspace};
     int64_t number = l - chain->links;
     l->tf32 = k->tf32;
-    kiln_cuda_small_of(c, &l->product, &l->tiling);
+    kiln_cuda_tiled_of(c, &l->product, &l->tiling);
     l->units = l->tiling.tiles;
     bool split = l->tiling.splits > 1;
     if (k->group) {
