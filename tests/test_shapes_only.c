@@ -217,6 +217,47 @@ static void test_more_than_can_be_counted(void **state)
     kiln_release(b);
 }
 
+/* Looks at a step whose tensors no machine could hold; how long it would take is known. */
+static void look_at(kiln_tensor *y)
+{
+    kiln_plan_info info = {0};
+    assert_non_null(kiln_keep(y));
+    assert_true(kiln_plan_pending(&info));
+    assert_true(info.flops > 0);
+    kiln_discard();
+    kiln_release(y);
+}
+
+/* Libraries are not asked what their own counting has no room for. */
+static void test_larger_than_libraries_count(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    static const int products[][3] = {/* m, k, n: powers of two */
+                                      {29, 24, 29}, {24, 24, 24}, {20, 20, 20}, {40, 0, 0},  {0, 40, 0}, {0, 0, 40},
+                                      {33, 2, 2},   {2, 33, 2},   {2, 2, 33},   {28, 1, 14}, {32, 4, 16}};
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        const int64_t m = INT64_C(1) << products[i][0], k = INT64_C(1) << products[i][1],
+                      n = INT64_C(1) << products[i][2];
+        kiln_step {
+            kiln_tensor *a = NULL, *b = NULL;
+            kiln_shapes_only {
+                a = kiln_zeros(KILN_SHAPE(m, k), KILN_F32);
+                b = kiln_zeros(KILN_SHAPE(k, n), KILN_F32);
+            }
+            look_at(kiln_matmul(a, b));
+        }
+    }
+    kiln_step {
+        kiln_tensor *x = NULL, *w = NULL;
+        kiln_shapes_only {
+            x = kiln_zeros(KILN_SHAPE(1, 1, 1 << 28, 1 << 28), KILN_F32);
+            w = kiln_zeros(KILN_SHAPE(2, 1, 3, 3), KILN_F32);
+        }
+        look_at(kiln_conv2d(x, w, NULL));
+    }
+}
+
 /* ---- What is refused ---- */
 
 static void test_reading(void **state)
@@ -517,6 +558,7 @@ int main(void)
         limited_test(test_looking),
         core_test(test_deep_model),
         limited_test(test_more_than_can_be_counted),
+        limited_test(test_larger_than_libraries_count),
         core_test(test_reading),
         files_test(test_running),
         files_test(test_inside),

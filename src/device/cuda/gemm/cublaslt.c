@@ -16,6 +16,7 @@
 #define FILE_NAME "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
 
 enum { KEPT = 4096, CHOICES = 4 };
+#define MOST_RESULT (INT64_C(1) << 40) /* elements */
 
 typedef struct choice {
     kiln_cuda_product product;
@@ -207,6 +208,13 @@ static bool no_algorithm(const struct kiln_cuda_lt *lt, const kiln_cuda_device *
                      kiln_dtype_name((kiln_dtype)p->dtype), (long long)p->batch, lt->status_text(c->status));
 }
 
+/* The library divides by zero where there are more tiles than it counts (results of 2^48 elements and more, in version
+ * 13): it is not asked about results that no GPU could hold. */
+static bool can_be_asked(const kiln_cuda_product *p)
+{
+    return p->m <= MOST_RESULT / p->n;
+}
+
 /* That there is no algorithm is an answer, which is kept like one; what it depends on is all in the product. */
 static bool choose(const struct kiln_cuda_lt *lt, const kiln_cuda_device *d, choice *c)
 {
@@ -219,7 +227,7 @@ static bool choose(const struct kiln_cuda_lt *lt, const kiln_cuda_device *d, cho
     int n = 0;
     c->bytes = 0;
     c->status = CUBLAS_STATUS_INVALID_VALUE;
-    if (describe(lt, p, vector, &x) && wish(lt, p, &wishes))
+    if (can_be_asked(p) && describe(lt, p, vector, &x) && wish(lt, p, &wishes))
         c->status = lt->choose(lt->handle, &x.operation, &x.first, &x.second, &x.result, &x.result, &wishes, CHOICES,
                                found, &n);
     if (c->status == CUBLAS_STATUS_INVALID_VALUE || c->status == CUBLAS_STATUS_NOT_SUPPORTED)
@@ -276,8 +284,6 @@ bool kiln_cuda_lt_bytes(kiln_cuda_device *d, const kiln_cuda_product *p, size_t 
     choice c;
     if (!lt || !choice_for(lt, d, p, &c))
         return false;
-    if (c.status != CUBLAS_STATUS_SUCCESS)
-        return no_algorithm(lt, d, &c);
     *bytes = c.bytes;
     return true;
 }

@@ -27,7 +27,7 @@ typedef struct kiln_cuda_product {
 /* Whether the library has an algorithm for the product; it may lack one that finishes it. False with an error. */
 bool kiln_cuda_lt_has(kiln_cuda_device *d, const kiln_cuda_product *p, bool *has);
 
-/* Scratch bytes the product takes: always the same ones. False with an error. */
+/* Scratch bytes the product takes: always the same ones, and none where there is no algorithm. False with an error. */
 bool kiln_cuda_lt_bytes(kiln_cuda_device *d, const kiln_cuda_product *p, size_t *bytes);
 
 /* Puts the product on the device's stream; vector: the bias, or where the sum goes; NULL for neither. `bytes` is what

@@ -381,11 +381,14 @@ static const char *gathered(const kiln_cuda_call *c, const job *j, const side *s
     return room;
 }
 
-/* One call, of the library or of what stands in for it, which makes no sums. */
+/* One call, of the library or of what stands in for it, which makes no sums: the library takes no dims of 2^31. */
 static bool multiply_once(const kiln_cuda_call *c, const kiln_cuda_product *p, const char *a, const char *b,
                           void *vector, char *to, void *scratch, size_t bytes)
 {
-    if (kiln_cuda_libraries_wanted() || p->sum)
+    bool takes = false;
+    if (kiln_cuda_libraries_wanted() && !kiln_cuda_lt_has(c->device, p, &takes))
+        return false;
+    if (takes || p->sum)
         return kiln_cuda_lt_run(c->device, p, a, b, vector, to, scratch, bytes);
     kiln_cuda_plain_run(c->stream, p, a, b, to);
     return true;
