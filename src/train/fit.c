@@ -49,7 +49,8 @@ static bool record_batch(kiln_training *t, const kiln_batch *b, bool last)
 
 static bool train_batch(kiln_training *t, const kiln_batch *b, bool last)
 {
-    return kiln_training_rerun(t, b) ? kiln_ok() : record_batch(t, b, last);
+    kiln_rerun_outcome outcome = kiln_training_rerun(t, b);
+    return outcome == KILN_RERUN_RECORD ? record_batch(t, b, last) : outcome == KILN_RERUN_DONE;
 }
 
 /* ---- Showing and logging ---- */

@@ -68,23 +68,23 @@ static bool foretell(kiln_training *t, const kiln_batch *b)
 
 /* ---- A step ---- */
 
-bool kiln_training_rerun(kiln_training *t, const kiln_batch *b)
+kiln_rerun_outcome kiln_training_rerun(kiln_training *t, const kiln_batch *b)
 {
     if (!t->rerun_tries || !thunk_of(b->x))
-        return false;
+        return KILN_RERUN_RECORD;
     if (!kiln_optim_settle(t->optim)) /* as at the beginning of any of its steps */
-        return true;
+        return KILN_RERUN_FAILED;
     if (!foretell(t, b) || !kiln_rerun_ready(&t->rerun))
-        return false;
+        return KILN_RERUN_RECORD;
     uint64_t failures = kiln_fail_count();
     if (kiln_optim_rerun(t->optim, &t->rerun)) {
         kiln_meter_count(&t->meter, b->size);
-        return true;
+        return KILN_RERUN_DONE;
     }
     if (kiln_last_error()->code != KILN_E_MEMORY)
-        return true;
+        return KILN_RERUN_FAILED;
     kiln_fail_forget(failures); /* recorded, it says what it needs; or finds it */
-    return false;
+    return KILN_RERUN_RECORD;
 }
 
 void kiln_training_watch(kiln_training *t, const kiln_batch *b)

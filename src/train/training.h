@@ -71,10 +71,11 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train);
 /* An error when the loss that was summed up to this step is not finite. */
 bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals, int64_t step);
 
-/* Steps that are run again without being recorded (rerun.c). At the beginning of an epoch; for a batch: true if its
- * step was taken so, or has failed (kiln_ok tells), false if it is to be recorded, between the other two. */
+/* Steps that are run again without being recorded (rerun.c). At the beginning of an epoch; for a batch, whose step is
+ * recorded between the other two where it cannot be run so. */
+typedef enum kiln_rerun_outcome { KILN_RERUN_RECORD, KILN_RERUN_DONE, KILN_RERUN_FAILED } kiln_rerun_outcome;
 void kiln_training_expect_reruns(kiln_training *t);
-bool kiln_training_rerun(kiln_training *t, const kiln_batch *b);
+kiln_rerun_outcome kiln_training_rerun(kiln_training *t, const kiln_batch *b);
 void kiln_training_watch(kiln_training *t, const kiln_batch *b);
 void kiln_training_watched(kiln_training *t);
 
