@@ -58,6 +58,8 @@ extern const kiln_gemm_kernels *const kiln_gemm_plain;
 
 #ifdef __clang__
 #define KILN_GEMM_UNROLL _Pragma("unroll")
+#elif !defined __OPTIMIZE__ /* gcc says that it takes no notice then */
+#define KILN_GEMM_UNROLL
 #else
 #define KILN_GEMM_UNROLL _Pragma("GCC unroll 16")
 #endif
