@@ -34,7 +34,7 @@ DEFINE_OWN(kiln_device_at)
     said_why(kiln_device_at(any_text(), any_int()) != KILN_NO_DEVICE);
 }
 
-DEFINE_OWN(kiln_device_libraries)
+DEFINE_OWN(kiln_device_libraries_)
 {
     const char *kind = any_text();
     if (kind && !strncmp(kind, "cuda", 4))
@@ -300,7 +300,7 @@ DEFINE_OWN(kiln_discard)
     kiln_discard();
 }
 
-DEFINE_OWN(kiln_plan_cache_stats)
+DEFINE_OWN(kiln_plan_cache_stats_)
 {
     must(kiln_plan_cache_stats().capacity >= 0);
 }
@@ -433,7 +433,7 @@ DEFINE_OWN(kiln_zero_grad)
     kiln_zero_grad(any_optim());
 }
 
-DEFINE_OWN(kiln_optim_defaults)
+DEFINE_OWN(kiln_optim_defaults_)
 {
     kiln_optim_options o = kiln_optim_defaults(optimizer_name());
     must(kiln_ok() ? o.lr > 0 : o.lr == 0);
@@ -474,18 +474,18 @@ DEFINE_OWN(kiln_schedule_free)
     kiln_schedule_free(NULL);
 }
 
-DEFINE_OWN(kiln_schedule_get)
+DEFINE_OWN(kiln_schedule_get_)
 {
     kiln_schedule_get(any_schedule());
 }
 
-DEFINE_OWN(kiln_schedule_set)
+DEFINE_OWN(kiln_schedule_set_)
 {
     kiln_schedule_state s = {any_size(), any_number(), any_number(), any_size(), any_size()};
     said_why(kiln_schedule_set(any_schedule(), s));
 }
 
-DEFINE_OWN(kiln_data_describe)
+DEFINE_OWN(kiln_data_describe_)
 {
     must(kiln_data_describe(any_dataset()).count >= 0);
 }
@@ -504,7 +504,7 @@ static bool read_zeros(void *context, int64_t index, void *x, void *y)
     return index != 3;
 }
 
-DEFINE_OWN(kiln_data_generator)
+DEFINE_OWN(kiln_data_generator_)
 {
     kiln_data_info info = {.count = byte() % 2 ? 5 : any_size(), .classes = byte() % 2 ? 2 : any_size()};
     bool good = byte() % 2;
@@ -532,7 +532,7 @@ DEFINE_OWN(kiln_loader_free)
     kiln_loader_free(NULL);
 }
 
-DEFINE_OWN(kiln_loader_next)
+DEFINE_OWN(kiln_loader_next_)
 {
     kiln_batch b;
     memset(&b, 0x5a, sizeof b);
@@ -561,7 +561,7 @@ DEFINE_OWN(kiln_safetensors_meta_at)
     must(!m.key == !m.value);
 }
 
-DEFINE_OWN(kiln_checkpoint_save)
+DEFINE_OWN(kiln_checkpoint_save_)
 {
     kiln_checkpoint c = {.model = any_module(),
                          .optim = byte() % 2 ? any_optim() : NULL,
@@ -574,7 +574,7 @@ DEFINE_OWN(kiln_checkpoint_save)
     said_why(kiln_checkpoint_save(any_path(), byte() % 8 ? &c : NULL, any_int()));
 }
 
-DEFINE_OWN(kiln_checkpoint_load)
+DEFINE_OWN(kiln_checkpoint_load_)
 {
     kiln_checkpoint c = {.model = any_module()};
     kiln_error_clear();
@@ -591,12 +591,12 @@ DEFINE_OWN(kiln_checkpoint_find)
     kiln_string_free(found);
 }
 
-DEFINE_OWN(kiln_model_read)
+DEFINE_OWN(kiln_model_read_)
 {
     after_module(kiln_model_read(any_path(), filled_memory(true)));
 }
 
-DEFINE_OWN(kiln_model_parse)
+DEFINE_OWN(kiln_model_parse_)
 {
     static const char *const models[] = {"input: [2]\nlayers:\n  - linear: 3\n", "input: [2", "layers: x", ""};
     const char *text = byte() % 8 ? PICK(models) : NULL;
@@ -634,7 +634,7 @@ DEFINE_OWN(kiln_fit_)
     kiln_module *m = any_module();
     kiln_dataset *d = small_dataset();
     kiln_error_clear();
-    kiln_history h = kiln_fit_(m, d, byte() % 16 && m && d ? &o : m && d ? NULL : &o);
+    kiln_history h = kiln_fit_with(m, d, byte() % 16 && m && d ? &o : m && d ? NULL : &o);
     must(h.count >= 0 && (h.stop == KILN_STOP_ERROR) == !kiln_ok());
     kiln_history_free(&h);
 }
@@ -649,7 +649,7 @@ DEFINE_OWN(kiln_evaluate_)
     kiln_module *m = any_module();
     kiln_dataset *d = small_dataset();
     kiln_error_clear();
-    kiln_result r = kiln_evaluate_(m, d, &o);
+    kiln_result r = kiln_evaluate_with(m, d, &o);
     must(kiln_ok() || (isnan(r.loss) && !r.confusion));
     kiln_result_free(&r);
 }

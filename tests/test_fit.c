@@ -209,7 +209,7 @@ static kiln_history fit_with(calls *c, int64_t limit)
 {
     kiln_module *net = small_net();
     kiln_dataset *train = clouds(100, 1);
-    kiln_callback callback = {on_step, on_epoch, c};
+    kiln_callback callback = {.step = on_step, .epoch = on_epoch, .context = c};
     kiln_history h = kiln_fit(net, train, .epochs = 3, .batch = 10, .callbacks = &callback, .ncallbacks = 1,
                               .stop = c->flag, .limit = limit);
     assert_true(kiln_ok());
@@ -440,6 +440,8 @@ static void test_errors(void **state)
     expect_error(KILN_E_ARGUMENT, "fit", "epochs");
     kiln_fit(net, train, .clip_norm = NAN);
     expect_error(KILN_E_ARGUMENT, "fit", "clip_norm");
+    kiln_fit(net, train, .ncallbacks = 1);
+    expect_error(KILN_E_ARGUMENT, "fit", "callbacks");
     kiln_fit(net, train, .resume = true);
     expect_error(KILN_E_ARGUMENT, "fit", "checkpoint");
     kiln_fit(narrow, train);

@@ -41,7 +41,7 @@ static void end(run *r)
 static bool fit_with(run *r, kiln_fit_options o)
 {
     kiln_history_free(&r->history);
-    r->history = kiln_fit_(r->net, r->data, &o);
+    r->history = kiln_fit_with(r->net, r->data, &o);
     return kiln_ok();
 }
 

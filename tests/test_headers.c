@@ -160,13 +160,117 @@ static void test_sizes_of_options(void **state)
     assert_true(kiln_ok());
 }
 
+/* ---- Structs that are filled, and travel with their size ---- */
+
+static kiln_module *filled_model;
+static kiln_dataset *filled_data;
+static kiln_loader *filled_loader;
+static kiln_schedule *filled_schedule;
+static char filled_folder[256];
+
+static const char model_text[] = "input: [4]\nlayers: [{linear: 2}]\n";
+
+/* Each fills a struct of so many bytes. */
+#define FILLS(name, call)                                                                                              \
+    static void name(void *to, size_t size)                                                                            \
+    {                                                                                                                  \
+        call;                                                                                                          \
+    }
+FILLS(fill_batch, kiln_loader_seek(filled_loader, 0, 1); assert_true(kiln_loader_next_(filled_loader, to, size)))
+FILLS(fill_data, kiln_data_describe_(filled_data, to, size))
+FILLS(fill_device, assert_true(kiln_device_describe_(KILN_CPU, to, size)))
+FILLS(fill_memory, assert_true(kiln_memory_get_stats_(KILN_CPU, to, size)))
+FILLS(fill_plan, assert_true(kiln_plan_last_(to, size)))
+FILLS(fill_cache, kiln_plan_cache_stats_(to, size))
+FILLS(fill_schedule, kiln_schedule_get_(filled_schedule, to, size))
+FILLS(fill_defaults, kiln_optim_defaults_("adamw", to, size))
+FILLS(fill_model, kiln_module_free(kiln_model_parse_(model_text, sizeof model_text - 1, "m", to, size)))
+FILLS(fill_checkpoint, memset(to, 0, size); assert_true(kiln_checkpoint_load_(filled_folder, to, size)))
+FILLS(fill_result, kiln_evaluate_(filled_model, filled_data, NULL, to, size))
+
+enum { BEHIND = 64 };
+
+/* A program that knows less of the struct, as much, or more: what both know is the same, what the library does not know
+ * is 0, and nothing behind the struct is touched. `same` bytes are the same each time that it is filled. */
+static void check_filled(void (*fill)(void *, size_t), size_t size, size_t same)
+{
+    unsigned char *whole = calloc(1, size), *given = malloc(size + 2 * BEHIND);
+    fill(whole, size);
+    for (size_t theirs = sizeof(size_t); theirs <= size + BEHIND; theirs += sizeof(size_t)) {
+        memset(given, 0xa5, size + 2 * BEHIND);
+        fill(given, theirs);
+        for (size_t i = 0; i < theirs + BEHIND; i++)
+            if (i >= theirs ? given[i] != 0xa5 : i >= size ? given[i] : i < same && given[i] != whole[i])
+                fail_msg("byte %zu of %zu (the library's: %zu) is %d", i, theirs, size, given[i]);
+    }
+    free(whole);
+    free(given);
+    assert_true(kiln_ok());
+}
+
+static bool read_ones(void *context, int64_t index, void *x, void *y)
+{
+    (void)context;
+    (void)index;
+    for (int i = 0; i < 4; i++)
+        ((float *)x)[i] = 1;
+    *(int64_t *)y = 1;
+    return true;
+}
+
+static void test_sizes_of_filled(void **state)
+{
+    (void)state;
+    kiln_data_info about = {.count = 6, .x = {KILN_F32, 1, {4}}, .y = {.dtype = KILN_I64}, .classes = 2};
+    filled_data = kiln_data_generator(about, read_ones, NULL);
+    filled_model = kiln_nn_linear(4, 2);
+    filled_loader = kiln_loader_new(filled_data, .batch = 2);
+    kiln_optim *optim = kiln_optim_sgd(kiln_parameters(filled_model), .lr = 0.1);
+    filled_schedule = kiln_schedule_cosine(optim, 10, 0);
+    assert_true(kiln_schedule_advance(filled_schedule));
+    snprintf(filled_folder, sizeof filled_folder, "sizes");
+    assert_true(kiln_checkpoint_save(filled_folder, &(kiln_checkpoint){.model = filled_model, .step = 7}, 0));
+    kiln_scope
+        assert_true(kiln_read(kiln_ones(KILN_SHAPE(1), KILN_F32), &(float){0}, sizeof(float)));
+
+    check_filled(fill_batch, sizeof(kiln_batch), 0); /* tensors are others each time */
+    check_filled(fill_data, sizeof(kiln_data_info), sizeof(kiln_data_info));
+    check_filled(fill_device, sizeof(kiln_device_info), offsetof(kiln_device_info, memory_free));
+    check_filled(fill_memory, sizeof(kiln_memory_stats), offsetof(kiln_memory_stats, cached));
+    check_filled(fill_plan, sizeof(kiln_plan_info), sizeof(kiln_plan_info));
+    check_filled(fill_cache, sizeof(kiln_plan_cache), sizeof(kiln_plan_cache));
+    check_filled(fill_schedule, sizeof(kiln_schedule_state), sizeof(kiln_schedule_state));
+    check_filled(fill_model, sizeof(kiln_model_file), sizeof(kiln_model_file));
+    check_filled(fill_checkpoint, sizeof(kiln_checkpoint), offsetof(kiln_checkpoint, meta));
+    check_filled(fill_result, sizeof(kiln_result), offsetof(kiln_result, seconds));
+    check_filled(fill_defaults, sizeof(kiln_optim_options), 0); /* begins with the size that it was asked for */
+
+    struct {
+        kiln_checkpoint known;
+        int64_t unheard_of;
+    } later = {.known = {.model = filled_model, .step = 8}};
+    assert_true(kiln_checkpoint_save_(filled_folder, &later.known, sizeof later, 0));
+    later.unheard_of = 1;
+    assert_false(kiln_checkpoint_save_(filled_folder, &later.known, sizeof later, 0));
+    refused("does not have");
+    assert_null(kiln_loader_new(filled_data, .augment = {.reserved_ = {1}}));
+    refused("does not have");
+
+    kiln_schedule_free(filled_schedule);
+    kiln_optim_free(optim);
+    kiln_loader_free(filled_loader);
+    kiln_data_free(filled_data);
+    kiln_module_free(filled_model);
+}
+
 int main(void)
 {
     snprintf(root, sizeof root, "%s", test_file(".."));
     snprintf(include, sizeof include, "%s", test_file("../include"));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_readme),   cmocka_unit_test(test_as_cxx),           cmocka_unit_test(test_headers_alone),
-        cmocka_unit_test(test_examples), cmocka_unit_test(test_sizes_of_options),
+        cmocka_unit_test(test_readme),           cmocka_unit_test(test_as_cxx),
+        cmocka_unit_test(test_headers_alone),    cmocka_unit_test(test_examples),
+        cmocka_unit_test(test_sizes_of_options), cmocka_unit_test(test_sizes_of_filled),
     };
     return cmocka_run_group_tests(tests, command_before, command_after);
 }

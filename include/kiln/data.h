@@ -25,7 +25,13 @@ typedef struct kiln_data_info {
     bool text;       /* x and y are bytes of a text, y one further than x */
     bool repeatable; /* a sample is the same each time it is read, so a loader may read it once and keep it */
 } kiln_data_info;
-KILN_API kiln_data_info kiln_data_describe(const kiln_dataset *d); /* count 0 and name "" with an error for NULL */
+KILN_API void kiln_data_describe_(const kiln_dataset *d, kiln_data_info *info, size_t size);
+static inline kiln_data_info kiln_data_describe(const kiln_dataset *d) /* count 0 and name "" with an error for NULL */
+{
+    kiln_data_info info;
+    kiln_data_describe_(d, &info, sizeof info);
+    return info;
+}
 KILN_API int64_t kiln_data_count(const kiln_dataset *d);
 KILN_API void kiln_data_free(kiln_dataset *d); /* NULL is fine; not while a loader uses it */
 
@@ -38,7 +44,11 @@ KILN_API kiln_dataset *kiln_data_tensors(kiln_tensor *x, kiln_tensor *y);
  * info.classes, unless that is 0. Set info.repeatable where a sample depends on its index alone. `context` must outlive
  * the set. */
 typedef bool (*kiln_read_fn)(void *context, int64_t index, void *x, void *y);
-KILN_API kiln_dataset *kiln_data_generator(kiln_data_info info, kiln_read_fn read, void *context);
+KILN_API kiln_dataset *kiln_data_generator_(const kiln_data_info *info, size_t size, kiln_read_fn read, void *context);
+static inline kiln_dataset *kiln_data_generator(kiln_data_info info, kiln_read_fn read, void *context)
+{
+    return kiln_data_generator_(&info, sizeof info, read, context);
+}
 
 /* IDX files, the MNIST family's, gzipped or not: images as f32 [1, height, width], (value/255 - mean) / std; labels
  * i64. labels may be NULL. Everything is checked when opened: sizes against each other and against the file. Classes
@@ -94,6 +104,7 @@ typedef struct kiln_augment {
                   pixels, up or down and left or right, each equally likely. What comes in at the edges is zero as the
                   image is stored, before it is normalised: black in IDX files and digits, 0 in tensors and generators.
                   Less than height and width */
+    int64_t reserved_[6];
 } kiln_augment;
 
 typedef struct kiln_loader_options {
@@ -122,7 +133,11 @@ typedef struct kiln_batch {
 
 /* The next batch; false at the end of the epoch (the call after that begins the next epoch) and on an error: a sample
  * that could not be read, by its number. After an error the next call tries the same batch again. */
-KILN_API bool kiln_loader_next(kiln_loader *l, kiln_batch *b);
+KILN_API bool kiln_loader_next_(kiln_loader *l, kiln_batch *b, size_t size);
+static inline bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
+{
+    return kiln_loader_next_(l, b, sizeof *b);
+}
 
 /* Goes to a place: the next batch is number `index` of `epoch`; kiln_loader_batches stands for the epoch's end. */
 KILN_API bool kiln_loader_seek(kiln_loader *l, int64_t epoch, int64_t index);

@@ -54,11 +54,19 @@ KILN_API kiln_device kiln_device_at(const char *kind, int index);
 
 /* The libraries a kind of device works with, at most `room` of them, also where there is no device; how many were
  * listed. They are opened for this, which takes its time. */
-KILN_API int kiln_device_libraries(const char *kind, kiln_device_library *list, int room);
+KILN_API int kiln_device_libraries_(const char *kind, kiln_device_library *list, int room, size_t size);
+static inline int kiln_device_libraries(const char *kind, kiln_device_library *list, int room)
+{
+    return kiln_device_libraries_(kind, list, room, sizeof *list);
+}
 
 /* Fills *info (NULL: only looks whether it is there); false with an error if the device is not there. Does not open it.
  */
-KILN_API bool kiln_device_describe(kiln_device device, kiln_device_info *info);
+KILN_API bool kiln_device_describe_(kiln_device device, kiln_device_info *info, size_t size);
+static inline bool kiln_device_describe(kiln_device device, kiln_device_info *info)
+{
+    return kiln_device_describe_(device, info, sizeof *info);
+}
 
 /* Waits until the device has done everything given to it; false with the error of what failed on the way. Where several
  * threads use a device each is told once of a failure, here or when it next reads or runs something: that its own step
@@ -76,7 +84,11 @@ typedef struct kiln_memory_stats {
     uint64_t overhead; /* what the device takes beside them: its context, libraries, rounding up. 0 until it is used */
 } kiln_memory_stats;
 
-KILN_API bool kiln_memory_get_stats(kiln_device device, kiln_memory_stats *stats);
+KILN_API bool kiln_memory_get_stats_(kiln_device device, kiln_memory_stats *stats, size_t size);
+static inline bool kiln_memory_get_stats(kiln_device device, kiln_memory_stats *stats)
+{
+    return kiln_memory_get_stats_(device, stats, sizeof *stats);
+}
 KILN_API bool kiln_memory_reset_peak(kiln_device device);
 
 /* At most `bytes` are taken from the device from now on (0: no limit), with all that a GPU's context and libraries

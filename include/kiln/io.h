@@ -67,11 +67,19 @@ typedef struct kiln_checkpoint {
 } kiln_checkpoint;
 /* Writes one. Afterwards older ones but the last `keep` (0: 1) are removed, and those of later steps, which belong to a
  * run that was given up. The calling thread's random state is part of it. */
-KILN_API bool kiln_checkpoint_save(const char *folder, const kiln_checkpoint *c, int keep);
+KILN_API bool kiln_checkpoint_save_(const char *folder, const kiln_checkpoint *c, size_t size, int keep);
+static inline bool kiln_checkpoint_save(const char *folder, const kiln_checkpoint *c, int keep)
+{
+    return kiln_checkpoint_save_(folder, c, sizeof *c, keep);
+}
 /* Loads the newest complete one into those of c's parts that are not NULL, and its numbers. False without an error when
  * the folder has none; an error when it is one of another model or optimizer: then nothing was changed, and the message
  * names what differs. One that was damaged is passed over with a notice; when all are, that is an error. */
-KILN_API bool kiln_checkpoint_load(const char *folder, kiln_checkpoint *c);
+KILN_API bool kiln_checkpoint_load_(const char *folder, kiln_checkpoint *c, size_t size);
+static inline bool kiln_checkpoint_load(const char *folder, kiln_checkpoint *c)
+{
+    return kiln_checkpoint_load_(folder, c, sizeof *c);
+}
 /* The path of the newest complete one, or of `folder` itself when it is one; NULL without an error when there is none.
  * Freed with kiln_string_free. */
 KILN_API char *kiln_checkpoint_find(const char *folder);
@@ -94,9 +102,18 @@ typedef struct kiln_model_file {
     int64_t shape[KILN_MAX_DIMS];
     kiln_dtype dtype; /* of the input: f32, or i64 for tokens */
 } kiln_model_file;
-KILN_API kiln_module *kiln_model_read(const char *path, kiln_model_file *about); /* about may be NULL */
+KILN_API kiln_module *kiln_model_read_(const char *path, kiln_model_file *about, size_t size);
+static inline kiln_module *kiln_model_read(const char *path, kiln_model_file *about) /* about may be NULL */
+{
+    return kiln_model_read_(path, about, sizeof *about);
+}
 /* From text; `name` stands for the file in messages. */
-KILN_API kiln_module *kiln_model_parse(const char *text, size_t bytes, const char *name, kiln_model_file *about);
+KILN_API kiln_module *kiln_model_parse_(const char *text, size_t bytes, const char *name, kiln_model_file *about,
+                                        size_t size);
+static inline kiln_module *kiln_model_parse(const char *text, size_t bytes, const char *name, kiln_model_file *about)
+{
+    return kiln_model_parse_(text, bytes, name, about, sizeof *about);
+}
 
 #ifdef __cplusplus
 }

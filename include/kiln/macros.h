@@ -47,6 +47,11 @@ template <class T> const T *kiln_address_(const T &value)
 
 #endif
 
+/* Structs that the library fills travel by address, too, and functions that take one get its size: kiln_loader_next is
+ * a line in the header that calls kiln_loader_next_ with the size the program was compiled with. Such structs grow at
+ * their end, like options. Those that lie in others, or in arrays, keep their size and have room reserved. Those
+ * that are values (kiln_field, kiln_meta, kiln_params, kiln_random_state) stay as they are. */
+
 /* function(a, b, options): a trailing comma serves lists with and without options. */
 #define KILN_CALL1_(function, type, a, ...)       function(a, KILN_OPTIONS_(type, __VA_ARGS__))
 #define KILN_CALL2_(function, type, a, b, ...)    function(a, b, KILN_OPTIONS_(type, __VA_ARGS__))

@@ -70,7 +70,13 @@ KILN_API bool kiln_optim_has_option(const char *name, const char *option);
  *     o.weight_decay = 0;
  *     kiln_optim *optim = kiln_optim_new("adamw", kiln_parameters(model), &o);
  * All 0 with an error when there is no such optimizer. */
-KILN_API kiln_optim_options kiln_optim_defaults(const char *name);
+KILN_API void kiln_optim_defaults_(const char *name, kiln_optim_options *options, size_t size);
+static inline kiln_optim_options kiln_optim_defaults(const char *name)
+{
+    kiln_optim_options options;
+    kiln_optim_defaults_(name, &options, sizeof options);
+    return options;
+}
 
 /* A further group of parameters with options of its own (unset ones are the first group's), also of another module. A
  * parameter is in one group. A name that is there already ("bias" of both) becomes the first of bias.2, bias.3, … that
@@ -146,8 +152,18 @@ typedef struct kiln_schedule_state {
     double best, factor;   /* plateau */
     int64_t bad, observed; /* plateau */
 } kiln_schedule_state;
-KILN_API kiln_schedule_state kiln_schedule_get(const kiln_schedule *s);
-KILN_API bool kiln_schedule_set(kiln_schedule *s, kiln_schedule_state state); /* also sets the optimizer's rates */
+KILN_API void kiln_schedule_get_(const kiln_schedule *s, kiln_schedule_state *state, size_t size);
+static inline kiln_schedule_state kiln_schedule_get(const kiln_schedule *s)
+{
+    kiln_schedule_state state;
+    kiln_schedule_get_(s, &state, sizeof state);
+    return state;
+}
+KILN_API bool kiln_schedule_set_(kiln_schedule *s, const kiln_schedule_state *state, size_t size);
+static inline bool kiln_schedule_set(kiln_schedule *s, kiln_schedule_state state) /* also sets the optimizer's rates */
+{
+    return kiln_schedule_set_(s, &state, sizeof state);
+}
 
 #ifdef __cplusplus
 }

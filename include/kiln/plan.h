@@ -23,10 +23,18 @@ typedef struct kiln_plan_info {
     int64_t flops, bytes;                     /* arithmetic, and memory moved by the kernels; INT64_MAX: that or more */
     bool replayed;                            /* found in the cache */
 } kiln_plan_info;
-KILN_API bool kiln_plan_last(kiln_plan_info *info); /* of the plan that ran last in this thread */
+KILN_API bool kiln_plan_last_(kiln_plan_info *info, size_t size);
+static inline bool kiln_plan_last(kiln_plan_info *info) /* of the plan that ran last in this thread */
+{
+    return kiln_plan_last_(info, sizeof *info);
+}
 
 /* Of what this thread has recorded and not run yet; nothing runs. False with an error. */
-KILN_API bool kiln_plan_pending(kiln_plan_info *info);
+KILN_API bool kiln_plan_pending_(kiln_plan_info *info, size_t size);
+static inline bool kiln_plan_pending(kiln_plan_info *info)
+{
+    return kiln_plan_pending_(info, sizeof *info);
+}
 
 /* Forgets what this thread has recorded and not run yet: tensors that were assigned to keep the values they had,
  * results never get one. To look at a step without running it. */
@@ -38,7 +46,13 @@ typedef struct kiln_plan_cache {
     int64_t plans, capacity, hits, misses;
     int64_t bytes, byte_capacity;
 } kiln_plan_cache;
-KILN_API kiln_plan_cache kiln_plan_cache_stats(void);
+KILN_API void kiln_plan_cache_stats_(kiln_plan_cache *stats, size_t size);
+static inline kiln_plan_cache kiln_plan_cache_stats(void)
+{
+    kiln_plan_cache stats;
+    kiln_plan_cache_stats_(&stats, sizeof stats);
+    return stats;
+}
 KILN_API void kiln_plan_cache_set_capacity(int64_t plans); /* 0: keeps none */
 KILN_API void kiln_plan_cache_set_bytes(int64_t bytes);
 

@@ -40,6 +40,7 @@ typedef struct kiln_result {
     double seconds;
     int64_t classes;    /* of the confusion matrix; 0: none */
     int64_t *confusion; /* [classes, classes], row: the label, column: what was predicted; kiln_result_free */
+    int64_t reserved_[4];
 } kiln_result;
 KILN_API void kiln_result_free(kiln_result *r);
 
@@ -49,6 +50,7 @@ typedef struct kiln_epoch {
     kiln_result test;  /* of `validate`; samples 0 without */
     double lr, seconds, samples_per_second,
         data_wait; /* data_wait: the share of the time spent waiting for data, 0 … 1 */
+    int64_t reserved_[4];
 } kiln_epoch;
 
 typedef enum kiln_stop {
@@ -73,6 +75,7 @@ typedef struct kiln_callback {
     bool (*step)(void *context, int64_t epoch, int64_t step);
     bool (*epoch)(void *context, const kiln_epoch *e);
     void *context;
+    void (*reserved_[4])(void);
 } kiln_callback;
 
 typedef struct kiln_fit_options {
@@ -123,8 +126,15 @@ typedef struct kiln_fit_options {
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is
  * such an error: found within 50 steps, on a device that works beside the host within 100, and before anything is
  * saved. */
-#define kiln_fit(...) KILN_CALL2_(kiln_fit_, kiln_fit_options, __VA_ARGS__, )
-KILN_API kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options);
+#define kiln_fit(...) KILN_CALL2_(kiln_fit_with, kiln_fit_options, __VA_ARGS__, )
+KILN_API void kiln_fit_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options, kiln_history *history,
+                        size_t size);
+static inline kiln_history kiln_fit_with(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options)
+{
+    kiln_history history;
+    kiln_fit_(model, train, options, &history, sizeof history);
+    return history;
+}
 
 typedef struct kiln_evaluate_options {
     size_t size;   /* of the struct; the macros set it */
@@ -138,8 +148,16 @@ typedef struct kiln_evaluate_options {
     FILE *progress;
     volatile sig_atomic_t *stop;
 } kiln_evaluate_options;
-#define kiln_evaluate(...) KILN_CALL2_(kiln_evaluate_, kiln_evaluate_options, __VA_ARGS__, )
-KILN_API kiln_result kiln_evaluate_(kiln_module *model, kiln_dataset *data, const kiln_evaluate_options *options);
+#define kiln_evaluate(...) KILN_CALL2_(kiln_evaluate_with, kiln_evaluate_options, __VA_ARGS__, )
+KILN_API void kiln_evaluate_(kiln_module *model, kiln_dataset *data, const kiln_evaluate_options *options,
+                             kiln_result *result, size_t size);
+static inline kiln_result kiln_evaluate_with(kiln_module *model, kiln_dataset *data,
+                                             const kiln_evaluate_options *options)
+{
+    kiln_result result;
+    kiln_evaluate_(model, data, options, &result, sizeof result);
+    return result;
+}
 
 /* The model's outputs for all samples (batch by batch, in eval mode) as one tensor on the CPU, owned by the scope. */
 KILN_API kiln_tensor *kiln_predict(kiln_module *model, kiln_dataset *data, int64_t batch);

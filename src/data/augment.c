@@ -2,11 +2,14 @@
 #include "data/augment.h"
 #include "core/fail.h"
 #include "core/image.h"
+#include "core/sized.h"
 #include "ops/op.h"
 
 bool kiln_augment_check(const kiln_dataset *d, const kiln_augment *a, const char *operation)
 {
     const kiln_field *x = &d->info.x;
+    if (!KILN_UNUSED(operation, a->reserved_))
+        return false;
     if (!kiln_augments(a))
         return true;
     if (d->info.text || x->ndim < 2 || x->ndim > 3) {

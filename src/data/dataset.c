@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "core/fork.h"
+#include "core/sized.h"
 #include "data/resident.h"
 #include "ops/op.h"
 
@@ -74,9 +75,10 @@ bool kiln_dataset_init(kiln_dataset *d, const kiln_dataset_kind *kind, const kil
     return true;
 }
 
-kiln_data_info kiln_data_describe(const kiln_dataset *d)
+void kiln_data_describe_(const kiln_dataset *d, kiln_data_info *info, size_t size)
 {
-    return kiln_given(d, "data_describe") ? d->info : (kiln_data_info){.x.dtype = KILN_DTYPES, .y.dtype = KILN_DTYPES};
+    const kiln_data_info none = {.x.dtype = KILN_DTYPES, .y.dtype = KILN_DTYPES};
+    kiln_sized_give(info, size, kiln_given(d, "data_describe") ? &d->info : &none, sizeof none);
 }
 
 int64_t kiln_data_count(const kiln_dataset *d)
@@ -142,9 +144,12 @@ static bool read_generated(const kiln_dataset *d, int64_t index, void *x, void *
     return true;
 }
 
-kiln_dataset *kiln_data_generator(kiln_data_info info, kiln_read_fn read, void *context)
+kiln_dataset *kiln_data_generator_(const kiln_data_info *given, size_t size, kiln_read_fn read, void *context)
 {
     static const kiln_dataset_kind kind = {.read = read_generated};
+    kiln_data_info info;
+    if (!KILN_TAKE_SIZED("data_generator", info, given, size))
+        return NULL;
     if (!read)
         return kiln_fail(KILN_E_ARGUMENT, "data_generator", "there is no function to read samples with");
     generator *g = kiln_alloc_zero(1, sizeof *g);

@@ -1,5 +1,5 @@
 /* The data set of drawn digits: sample i is drawing number i, the test set's numbers begin at 2^62. */
-#include "core/options.h"
+#include "core/sized.h"
 #include "data/digits.h"
 #include <string.h>
 #include "core/alloc.h"

@@ -3,7 +3,7 @@
  * floats when they are read. */
 #include <math.h>
 #include <string.h>
-#include "core/options.h"
+#include "core/sized.h"
 #include "core/alloc.h"
 #include "core/available.h"
 #include "core/fail.h"

@@ -8,9 +8,10 @@
  *
  * Where the whole data set lies on the device (resident.c) there is no ring: a batch is a thunk, which the
  * step that uses it makes. */
-#include "core/options.h"
+#include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/sized.h"
 #include "data/augment.h"
 #include "data/feed.h"
 #include "data/resident.h"
@@ -244,10 +245,10 @@ static bool take_batch(kiln_loader *l, int64_t size)
     return l->resident ? take_resident(l, size) : l->device == KILN_CPU ? take_prepared(l, size) : take_fed(l);
 }
 
-bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
+bool kiln_loader_next_(kiln_loader *l, kiln_batch *b, size_t bytes)
 {
     if (b)
-        *b = (kiln_batch){0};
+        memset(b, 0, bytes);
     if (!l || !b)
         return kiln_fail_null("loader_next", l ? 2 : 1);
     if (l->index >= l->ring.batches) {
@@ -263,7 +264,8 @@ bool kiln_loader_next(kiln_loader *l, kiln_batch *b)
         release_batch(l);
         return false;
     }
-    *b = (kiln_batch){.x = l->x, .y = l->y, .size = size, .epoch = l->epoch, .index = l->index};
+    const kiln_batch next = {.x = l->x, .y = l->y, .size = size, .epoch = l->epoch, .index = l->index};
+    KILN_GIVE_SIZED(b, bytes, next);
     l->index++;
     return true;
 }

@@ -1,5 +1,5 @@
 /* A text as bytes: windows of it, each with the same window one byte further as its target. */
-#include "core/options.h"
+#include "core/sized.h"
 #include "core/alloc.h"
 #include "core/available.h"
 #include "core/fail.h"

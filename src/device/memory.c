@@ -9,6 +9,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "core/fork.h"
+#include "core/sized.h"
 #include "device/blocks.h"
 #include "device/device.h"
 #include "plan/backend.h"
@@ -361,13 +362,14 @@ int64_t kiln_memory_available(kiln_device device)
 
 /* ---- Public ---- */
 
-bool kiln_memory_get_stats(kiln_device device, kiln_memory_stats *stats)
+bool kiln_memory_get_stats_(kiln_device device, kiln_memory_stats *stats, size_t size)
 {
     pool *p = stats ? lock_unopened(device) : NULL;
     if (!p)
         return false;
-    *stats = p->stats;
-    stats->overhead = overhead(p);
+    kiln_memory_stats own = p->stats;
+    own.overhead = overhead(p);
+    KILN_GIVE_SIZED(stats, size, own);
     pthread_mutex_unlock(&lock);
     return true;
 }

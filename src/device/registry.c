@@ -11,10 +11,20 @@
 #include "core/fail.h"
 #include "core/fork.h"
 #include "core/parallel.h"
+#include "core/sized.h"
 #include "device/device.h"
 #include "tensor/scope.h"
 
-enum { KIND_CPU, KIND_CUDA, KIND_OPENCL, KIND_SIM, KINDS, MAX_INDEX = KILN_DEVICES_OF_A_KIND, WHY = 480 };
+enum {
+    KIND_CPU,
+    KIND_CUDA,
+    KIND_OPENCL,
+    KIND_SIM,
+    KINDS,
+    MAX_INDEX = KILN_DEVICES_OF_A_KIND,
+    WHY = 480,
+    MOST_LIBRARIES = 16
+};
 _Static_assert((int)KINDS == (int)KILN_DEVICE_KINDS, "pools are made for so many");
 
 typedef struct kind {
@@ -192,13 +202,18 @@ kiln_device kiln_device_at(const char *name, int index)
     return (kiln_device)(i << 8 | index);
 }
 
-int kiln_device_libraries(const char *name, kiln_device_library *list, int room)
+int kiln_device_libraries_(const char *name, kiln_device_library *list, int room, size_t size)
 {
+    kiln_device_library own[MOST_LIBRARIES];
     pthread_mutex_lock(&lock);
     kind *k = kind_at(name ? kind_named(name, strlen(name)) : -1);
     const kiln_device_table *table = k ? k->table : NULL;
     pthread_mutex_unlock(&lock);
-    return table && table->libraries && list && room > 0 ? table->libraries(list, room) : 0;
+    room = room < MOST_LIBRARIES ? room : MOST_LIBRARIES;
+    int n = table && table->libraries && list && room > 0 ? table->libraries(own, room) : 0;
+    for (int i = 0; i < n; i++)
+        KILN_GIVE_SIZED((char *)list + (size_t)i * size, size, own[i]);
+    return n;
 }
 
 /* Never a silent replacement: a device that must not be used is an error that says why. */
@@ -261,16 +276,17 @@ static bool exists(kiln_device device, kind **k)
     return kiln_fail(KILN_E_DEVICE, "device", "device %d (%s) is not there", (int)device, kiln_device_name(device));
 }
 
-bool kiln_device_describe(kiln_device device, kiln_device_info *info)
+bool kiln_device_describe_(kiln_device device, kiln_device_info *info, size_t size)
 {
     kind *k;
+    kiln_device_info own = {0};
     pthread_mutex_lock(&lock);
     bool ok = exists(device, &k);
     if (ok && info) {
-        *info = (kiln_device_info){0};
-        ok = k->table->describe(device & 255, info);
-        if (ok && usable(k, device & 255, info->refused, sizeof info->refused))
-            info->refused[0] = '\0';
+        ok = k->table->describe(device & 255, &own);
+        if (ok && usable(k, device & 255, own.refused, sizeof own.refused))
+            own.refused[0] = '\0';
+        KILN_GIVE_SIZED(info, size, own);
     }
     pthread_mutex_unlock(&lock);
     return ok;

@@ -8,6 +8,7 @@
 #include "core/alloc.h"
 #include "core/counts.h"
 #include "core/fail.h"
+#include "core/sized.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
 
@@ -76,10 +77,8 @@ static bool write_part(const kiln_checkpoint *c, int file, const char *folder, k
     return s->has[file];
 }
 
-bool kiln_checkpoint_save(const char *folder, const kiln_checkpoint *c, int keep)
+static bool save(const char *folder, const kiln_checkpoint *c, int keep)
 {
-    if (!folder || !*folder || !c || !c->model)
-        return kiln_ok() && kiln_fail(KILN_E_ARGUMENT, who, "a folder and a model are needed to save");
     const int64_t counts[] = {c->step, c->epoch, c->batch, keep};
     for (int i = 0; i < 4; i++)
         if (counts[i] < 0 || counts[i] > KILN_COUNT_MAX)
@@ -95,6 +94,16 @@ bool kiln_checkpoint_save(const char *folder, const kiln_checkpoint *c, int keep
     ok = ok && kiln_state_write(&s, c->extra, slot.path) && kiln_slot_publish(&slot, keep ? keep : 1);
     kiln_slot_end(&slot);
     return ok;
+}
+
+bool kiln_checkpoint_save_(const char *folder, const kiln_checkpoint *given, size_t size, int keep)
+{
+    kiln_checkpoint c = {0};
+    if (given && !KILN_TAKE_SIZED(who, c, given, size))
+        return false;
+    if (!folder || !*folder || !c.model)
+        return kiln_ok() && kiln_fail(KILN_E_ARGUMENT, who, "a folder and a model are needed to save");
+    return save(folder, &c, keep);
 }
 
 /* ---- Loading ---- */
@@ -166,10 +175,8 @@ static bool apply(kiln_checkpoint *c, kiln_train_state *s, kiln_match *const *pa
     return true;
 }
 
-bool kiln_checkpoint_load(const char *folder, kiln_checkpoint *c)
+static bool load(const char *folder, kiln_checkpoint *c)
 {
-    if (!folder || !c)
-        return kiln_ok() && kiln_fail(KILN_E_ARGUMENT, who, "a folder is needed to load from");
     kiln_train_state s = {0};
     int lock;
     char *path = kiln_slot_newest(folder, &s, &lock);
@@ -190,6 +197,17 @@ bool kiln_checkpoint_load(const char *folder, kiln_checkpoint *c)
     kiln_string_free(s.extra);
     kiln_free(path);
     return ok;
+}
+
+bool kiln_checkpoint_load_(const char *folder, kiln_checkpoint *given, size_t size)
+{
+    kiln_checkpoint c;
+    if (!folder || !given)
+        return kiln_ok() && kiln_fail(KILN_E_ARGUMENT, who, "a folder is needed to load from");
+    if (!KILN_TAKE_SIZED(who, c, given, size) || !load(folder, &c))
+        return false;
+    KILN_GIVE_SIZED(given, size, c);
+    return true;
 }
 
 char *kiln_checkpoint_find(const char *folder)

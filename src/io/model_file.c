@@ -12,6 +12,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "core/nearest.h"
+#include "core/sized.h"
 #include "io/file.h"
 #include "io/layers.h"
 #include "ops/op.h"
@@ -392,11 +393,8 @@ static kiln_module *build_model(kiln_model_builder *b, const kiln_yaml *root, ki
     return kiln_model_sequence(b, layers, 1);
 }
 
-kiln_module *kiln_model_parse(const char *text, size_t bytes, const char *name, kiln_model_file *about)
+static kiln_module *parse(const char *text, size_t bytes, const char *name, kiln_model_file *about)
 {
-    kiln_model_file ignored = {0};
-    about = about ? about : &ignored;
-    *about = (kiln_model_file){.dtype = KILN_F32};
     if (!text)
         return kiln_fail(KILN_E_ARGUMENT, who, "the text is NULL");
     kiln_model_builder b = {.name = name && *name ? name : "model", .limit = memory_there()};
@@ -414,11 +412,20 @@ kiln_module *kiln_model_parse(const char *text, size_t bytes, const char *name, 
     return m;
 }
 
-kiln_module *kiln_model_read(const char *path, kiln_model_file *about)
+kiln_module *kiln_model_parse_(const char *text, size_t bytes, const char *name, kiln_model_file *about, size_t size)
+{
+    kiln_model_file own = {.dtype = KILN_F32};
+    kiln_module *m = parse(text, bytes, name, &own);
+    if (about)
+        KILN_GIVE_SIZED(about, size, own);
+    return m;
+}
+
+kiln_module *kiln_model_read_(const char *path, kiln_model_file *about, size_t size)
 {
     size_t bytes;
     char *text = kiln_file_text(path, who, FILE_MAX, &bytes);
-    kiln_module *m = text ? kiln_model_parse(text, bytes, path, about) : NULL;
+    kiln_module *m = text ? kiln_model_parse_(text, bytes, path, about, size) : NULL;
     kiln_free(text);
     return m;
 }

@@ -1,5 +1,5 @@
 /* MultiheadAttention: one product gives queries, keys and values of all heads. */
-#include "core/options.h"
+#include "core/sized.h"
 #include "nn/module.h"
 #include "ops/op.h"
 

@@ -1,6 +1,6 @@
 /* Convolutions, plain and transposed, in one and two dimensions. One struct serves all four. */
 #include <math.h>
-#include "core/options.h"
+#include "core/sized.h"
 #include "nn/module.h"
 
 typedef struct conv {

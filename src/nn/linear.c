@@ -1,6 +1,6 @@
 /* Layers that are one product with a weight, or one look-up in it: Linear, Embedding. */
 #include <math.h>
-#include "core/options.h"
+#include "core/sized.h"
 #include "nn/module.h"
 
 /* ---- Linear ---- */

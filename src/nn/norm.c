@@ -1,7 +1,7 @@
 /* Normalisation: BatchNorm, LayerNorm, RMSNorm, GroupNorm. One struct serves all four. */
 #include <float.h>
 #include "kiln/grad.h"
-#include "core/options.h"
+#include "core/sized.h"
 #include "nn/module.h"
 
 typedef struct norm {

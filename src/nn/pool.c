@@ -1,5 +1,5 @@
 /* Pooling: windows of a fixed size, and windows that give a fixed number of results. */
-#include "core/options.h"
+#include "core/sized.h"
 #include "nn/module.h"
 
 typedef struct pool {

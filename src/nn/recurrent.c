@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include "core/alloc.h"
 #include "kiln/grad.h"
-#include "core/options.h"
+#include "core/sized.h"
 #include "nn/module.h"
 #include "ops/op.h"
 

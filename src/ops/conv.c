@@ -5,7 +5,7 @@
  * the other two. The public operations are compositions that add defaults, the bias, and dims for 1-d and unbatched
  * input. */
 #include "core/counts.h"
-#include "core/options.h"
+#include "core/sized.h"
 #include "ops/windows.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Losses, with PyTorch's reductions and corner cases; all are compositions. */
 #include <math.h>
 #include <string.h>
-#include "core/options.h"
+#include "core/sized.h"
 #include "ops/pick.h"
 #include "ops/pointwise.h"
 #include "ops/require.h"

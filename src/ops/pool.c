@@ -1,6 +1,6 @@
 /* Pooling over the last two dims of [batch, channels, height, width]. The public operations bring 1-d and unbatched
  * input to that shape, fill defaults in, and decide the output size; the nodes get it as integers. */
-#include "core/options.h"
+#include "core/sized.h"
 #include "ops/helpers.h"
 #include "ops/windows.h"
 

@@ -1,7 +1,7 @@
 /* Optimizers: groups of parameters, their state, and the step that updates them all. */
 #include <math.h>
 #include <string.h>
-#include "core/options.h"
+#include "core/sized.h"
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "core/half.h"

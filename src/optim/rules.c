@@ -4,6 +4,7 @@
 #include <string.h>
 #include "core/fail.h"
 #include "core/nearest.h"
+#include "core/sized.h"
 #include "optim/optim.h"
 
 #define KILN_OPTIMIZER(name) extern const kiln_optim_rule kiln_optim_rule_##name;
@@ -55,13 +56,13 @@ const kiln_optim_rule *kiln_optim_find(const char *name)
                         : kiln_hint("there are: %s", known);
 }
 
-kiln_optim_options kiln_optim_defaults(const char *name)
+void kiln_optim_defaults_(const char *name, kiln_optim_options *to, size_t size)
 {
     const kiln_optim_rule *rule = kiln_optim_find(name);
     kiln_optim_options options = rule ? rule->defaults : (kiln_optim_options){0};
-    options.size = sizeof options;
+    options.size = size;
     options.exact = true;
-    return options;
+    KILN_GIVE_SIZED(to, size, options);
 }
 
 /* ---- What rules share ---- */

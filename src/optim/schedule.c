@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/counts.h"
 #include "core/fail.h"
+#include "core/sized.h"
 #include "optim/optim.h"
 
 typedef double (*rate_fn)(const kiln_schedule *s, int64_t unit, double base);
@@ -321,19 +322,21 @@ bool kiln_schedule_observe(kiln_schedule *s, double value)
     return apply(s);
 }
 
-kiln_schedule_state kiln_schedule_get(const kiln_schedule *s)
+void kiln_schedule_get_(const kiln_schedule *s, kiln_schedule_state *to, size_t size)
 {
-    if (!kiln_given(s, "schedule_get"))
-        return (kiln_schedule_state){.factor = 1};
-    const kiln_schedule *plateau = find_plateau((kiln_schedule *)s);
-    kiln_schedule_state state = plateau ? plateau->state : s->state;
-    state.unit = s->state.unit;
-    return state;
+    kiln_schedule_state state = {.factor = 1};
+    if (kiln_given(s, "schedule_get")) {
+        const kiln_schedule *plateau = find_plateau((kiln_schedule *)s);
+        state = plateau ? plateau->state : s->state;
+        state.unit = s->state.unit;
+    }
+    KILN_GIVE_SIZED(to, size, state);
 }
 
-bool kiln_schedule_set(kiln_schedule *s, kiln_schedule_state state)
+bool kiln_schedule_set_(kiln_schedule *s, const kiln_schedule_state *given, size_t size)
 {
-    if (!kiln_optim_given(s, "schedule"))
+    kiln_schedule_state state;
+    if (!kiln_optim_given(s, "schedule") || !KILN_TAKE_SIZED(s->kind, state, given, size))
         return false;
     bool counts = state.unit >= 0 && state.unit <= KILN_COUNT_MAX && state.bad >= 0 && state.bad <= KILN_COUNT_MAX &&
                   state.observed >= 0 && state.observed <= KILN_COUNT_MAX;

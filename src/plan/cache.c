@@ -6,6 +6,7 @@
 #include "core/fail.h"
 #include "core/fork.h"
 #include "core/hash.h"
+#include "core/sized.h"
 #include "plan/code.h"
 #include "plan/plan.h"
 #include "tensor/thread.h"
@@ -239,12 +240,11 @@ void kiln_plan_add(kiln_plan *p)
     drop(dropped);
 }
 
-kiln_plan_cache kiln_plan_cache_stats(void)
+void kiln_plan_cache_stats_(kiln_plan_cache *stats, size_t size)
 {
     pthread_mutex_lock(&cache.lock);
-    kiln_plan_cache stats = cache.stats;
+    KILN_GIVE_SIZED(stats, size, cache.stats);
     pthread_mutex_unlock(&cache.lock);
-    return stats;
 }
 
 static void set_limit(int64_t *limit, int64_t to)

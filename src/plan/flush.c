@@ -3,6 +3,7 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/sized.h"
 #include "plan/backend.h"
 #include "plan/code.h"
 #include "plan/rerun.h"
@@ -11,12 +12,11 @@
 
 static _Thread_local kiln_plan_info last_info;
 
-bool kiln_plan_last(kiln_plan_info *info)
+bool kiln_plan_last_(kiln_plan_info *info, size_t size)
 {
-    if (!info)
-        return false;
-    *info = last_info;
-    return true;
+    if (info)
+        KILN_GIVE_SIZED(info, size, last_info);
+    return info != NULL;
 }
 
 /* ---- What must have memory afterwards ---- */
@@ -359,12 +359,14 @@ char *kiln_plan_describe(void)
     return text;
 }
 
-bool kiln_plan_pending(kiln_plan_info *info)
+bool kiln_plan_pending_(kiln_plan_info *info, size_t size)
 {
     bool found = false;
     kiln_plan *p = info ? plan_pending("plan_pending", &found) : NULL;
-    if (p)
-        *info = info_of(p, found);
+    if (p) {
+        const kiln_plan_info own = info_of(p, found);
+        KILN_GIVE_SIZED(info, size, own);
+    }
     kiln_plan_unref(p);
     return p != NULL;
 }

@@ -1,5 +1,5 @@
 /* evaluate and predict: passes over a data set in eval mode, without gradients. */
-#include "core/options.h"
+#include "core/sized.h"
 #include "train/evaluate.h"
 
 #include <math.h>
@@ -158,7 +158,7 @@ static void show(void *context, kiln_meter *meter, int64_t done, int64_t total)
 
 static const kiln_result no_result = {.loss = NAN, .accuracy = NAN, .top5 = NAN, .perplexity = NAN, .mae = NAN};
 
-kiln_result kiln_evaluate_(kiln_module *model, kiln_dataset *data, const kiln_evaluate_options *given)
+static kiln_result evaluate(kiln_module *model, kiln_dataset *data, const kiln_evaluate_options *given)
 {
     kiln_evaluate_options o;
     if (!KILN_TAKE_OPTIONS("evaluate", o, given))
@@ -195,6 +195,13 @@ kiln_result kiln_evaluate_(kiln_module *model, kiln_dataset *data, const kiln_ev
     kiln_progress_close(&s.progress);
     kiln_data_free(part);
     return r;
+}
+
+void kiln_evaluate_(kiln_module *model, kiln_dataset *data, const kiln_evaluate_options *given, kiln_result *result,
+                    size_t size)
+{
+    const kiln_result own = evaluate(model, data, given);
+    KILN_GIVE_SIZED(result, size, own);
 }
 
 void kiln_result_free(kiln_result *r)

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
-#include "core/options.h"
+#include "core/sized.h"
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "kiln/grad.h"
@@ -405,7 +405,7 @@ static bool run(kiln_training *t)
     return !t->dirty || kiln_training_save(t);
 }
 
-kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options)
+static kiln_history fit(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options)
 {
     kiln_training t = {.model = model, .called = kiln_seconds(), .best = INFINITY, .lr = NAN};
     t.history.best = -1;
@@ -444,7 +444,14 @@ kiln_history kiln_fit_(kiln_module *model, kiln_dataset *train, const kiln_fit_o
     return t.history;
 }
 
-void kiln_history_free(kiln_history *h)
+void kiln_fit_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options, kiln_history *history,
+               size_t size)
+{
+    const kiln_history own = fit(model, train, options);
+    KILN_GIVE_SIZED(history, size, own);
+}
+
+void kiln_history_free(kiln_history *h) /* which may be shorter than ours */
 {
     if (!h)
         return;
@@ -453,5 +460,7 @@ void kiln_history_free(kiln_history *h)
         kiln_result_free(&h->epochs[i].test);
     }
     kiln_free(h->epochs);
-    *h = (kiln_history){.best = -1};
+    h->epochs = NULL;
+    h->count = h->steps = 0;
+    h->best = -1;
 }

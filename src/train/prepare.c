@@ -4,6 +4,7 @@
 
 #include <string.h>
 #include "core/fail.h"
+#include "core/sized.h"
 #include "kiln/ops.h"
 #include "ops/op.h"
 
@@ -21,6 +22,11 @@ static bool fill_options(kiln_training *t, int64_t samples)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!(all[i].value >= 0))
             return kiln_fail(KILN_E_ARGUMENT, "fit", "%s is %g: it must not be negative", all[i].name, all[i].value);
+    if (o->ncallbacks && !o->callbacks)
+        return kiln_fail(KILN_E_ARGUMENT, "fit", "there are %d callbacks, but .callbacks is NULL", o->ncallbacks);
+    for (int i = 0; i < o->ncallbacks; i++)
+        if (!KILN_UNUSED("fit", o->callbacks[i].reserved_))
+            return false;
     o->epochs = o->epochs ? o->epochs : 1;
     if (!o->batch) /* one that was asked for and is more than there are samples is the loader's to refuse */
         o->batch = samples < 32 && samples > 0 ? samples : 32;
