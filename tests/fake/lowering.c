@@ -168,16 +168,16 @@ static bool has(const kiln_cuda_chain *chain, int64_t part, int64_t step)
 static bool is_in_order(const kiln_cuda_chain *chain, int32_t wave)
 {
     int64_t units = 0, last = INT64_MAX;
-    for (int64_t p = kiln_cuda_next_part(chain, wave, -1); p >= 0; p = kiln_cuda_next_part(chain, wave, p)) {
-        int64_t time = kiln_cuda_part_time(chain, p);
-        if (time > last || kiln_cuda_part_units(chain, p) < 1)
+    for (int64_t p = kiln_cuda_next_member(chain, wave, -1); p >= 0; p = kiln_cuda_next_member(chain, wave, p)) {
+        int64_t time = kiln_cuda_member_time(chain, p);
+        if (time > last || kiln_cuda_member_units(chain, p) < 1)
             return false;
         last = time;
-        units += kiln_cuda_part_units(chain, p);
+        units += kiln_cuda_member_units(chain, p);
     }
     for (int64_t i = 0; i < chain->nlinks; i++) {
         int parts = 0;
-        for (int64_t p = kiln_cuda_next_part(chain, wave, -1); p >= 0; p = kiln_cuda_next_part(chain, wave, p))
+        for (int64_t p = kiln_cuda_next_member(chain, wave, -1); p >= 0; p = kiln_cuda_next_member(chain, wave, p))
             parts += has(chain, p, i);
         if (parts != (chain->links[i].wave == wave))
             return false;

@@ -1,6 +1,6 @@
-/* How the parts of a wave share the blocks. Where there are more units than blocks some block does two things, and all
- * wait for it: fewer, larger tiles or slabs may be done sooner then. Whether they are is estimated: units are dealt as
- * the kernel deals them. */
+/* How the members of a wave share the blocks. Where there are more units than blocks some block does two things, and
+ * all wait for it: fewer, larger tiles or slabs may be done sooner then. Whether they are is estimated: units are dealt
+ * as the kernel deals them. */
 #include "core/alloc.h"
 #include "device/cuda/chain/link.h"
 
@@ -8,34 +8,34 @@ enum {
     FINER = 16 /* times that tiles may take are tried in steps of such a part */
 };
 
-typedef struct part {
+typedef struct member {
     int64_t link, units, time;
     bool product, dealt;
     kiln_cuda_tiling own, best; /* of a product: with the device to itself, and so far */
-} part;
+} member;
 
 typedef struct balancing {
     kiln_cuda_chain *chain;
-    part *parts; /* of the wave */
-    int64_t nparts;
+    member *members; /* of the wave */
+    int64_t nmembers;
     int64_t time; /* that it takes with the best so far */
 } balancing;
 
 /* ---- How long a wave takes ---- */
 
-static void look_at(const balancing *f, part *p)
+static void look_at(const balancing *f, member *p)
 {
-    p->units = kiln_cuda_part_units(f->chain, p->link);
-    p->time = kiln_cuda_part_time(f->chain, p->link);
+    p->units = kiln_cuda_member_units(f->chain, p->link);
+    p->time = kiln_cuda_member_time(f->chain, p->link);
 }
 
-static void list_parts(balancing *f, int32_t wave)
+static void list_members(balancing *f, int32_t wave)
 {
-    f->nparts = 0;
-    for (int64_t i = kiln_cuda_next_part(f->chain, wave, -1); i >= 0; i = kiln_cuda_next_part(f->chain, wave, i)) {
+    f->nmembers = 0;
+    for (int64_t i = kiln_cuda_next_member(f->chain, wave, -1); i >= 0; i = kiln_cuda_next_member(f->chain, wave, i)) {
         const kiln_cuda_link *s = &f->chain->links[i];
-        part *p = &f->parts[f->nparts++];
-        *p = (part){.link = i, .product = s->kind->tiles && s->strand < 0, .own = s->tiling, .best = s->tiling};
+        member *p = &f->members[f->nmembers++];
+        *p = (member){.link = i, .product = s->kind->tiles && s->strand < 0, .own = s->tiling, .best = s->tiling};
         look_at(f, p);
     }
 }
@@ -43,17 +43,17 @@ static void list_parts(balancing *f, int32_t wave)
 static int64_t units_of(const balancing *f)
 {
     int64_t units = 0;
-    for (int64_t i = 0; i < f->nparts; i++)
-        units += f->parts[i].units;
+    for (int64_t i = 0; i < f->nmembers; i++)
+        units += f->members[i].units;
     return units;
 }
 
-static part *longest_left(balancing *f)
+static member *longest_left(balancing *f)
 {
-    part *longest = NULL;
-    for (int64_t i = 0; i < f->nparts; i++)
-        if (!f->parts[i].dealt && (!longest || f->parts[i].time > longest->time))
-            longest = &f->parts[i];
+    member *longest = NULL;
+    for (int64_t i = 0; i < f->nmembers; i++)
+        if (!f->members[i].dealt && (!longest || f->members[i].time > longest->time))
+            longest = &f->members[i];
     return longest;
 }
 
@@ -61,9 +61,9 @@ static part *longest_left(balancing *f)
 static int64_t deal(balancing *f)
 {
     int64_t busy[KILN_CUDA_MOST_BLOCKS] = {0}, number = 0, longest = 0, blocks = f->chain->costs->blocks;
-    for (int64_t i = 0; i < f->nparts; i++)
-        f->parts[i].dealt = false;
-    for (part *p = longest_left(f); p; p = longest_left(f)) {
+    for (int64_t i = 0; i < f->nmembers; i++)
+        f->members[i].dealt = false;
+    for (member *p = longest_left(f); p; p = longest_left(f)) {
         p->dealt = true;
         for (int64_t u = 0; u < p->units; u++, number++) {
             int64_t place = number % blocks, round = number / blocks;
@@ -77,7 +77,7 @@ static int64_t deal(balancing *f)
 
 /* ---- Tiles ---- */
 
-static void set_tiling(balancing *f, part *p, const kiln_cuda_tiling *t)
+static void set_tiling(balancing *f, member *p, const kiln_cuda_tiling *t)
 {
     kiln_cuda_link *s = &f->chain->links[p->link];
     s->tiling = *t;
@@ -103,7 +103,7 @@ static void try_splits(const kiln_cuda_chain *chain, const kiln_cuda_link *s, in
 
 /* The same for a product; its own tiles where there are none. What is cut stays cut, and nothing else is: splits have a
  * second link, and room for as many. */
-static kiln_cuda_tiling fewest_tiles(const balancing *f, const part *p, int64_t most)
+static kiln_cuda_tiling fewest_tiles(const balancing *f, const member *p, int64_t most)
 {
     kiln_cuda_tiling best = p->own;
     for (int32_t splits = p->own.splits > 1 ? 2 : 1; splits <= p->own.splits; splits++)
@@ -114,16 +114,16 @@ static kiln_cuda_tiling fewest_tiles(const balancing *f, const part *p, int64_t 
 static void keep(balancing *f, int64_t time)
 {
     f->time = time;
-    for (int64_t i = 0; i < f->nparts; i++)
-        f->parts[i].best = f->chain->links[f->parts[i].link].tiling;
+    for (int64_t i = 0; i < f->nmembers; i++)
+        f->members[i].best = f->chain->links[f->members[i].link].tiling;
 }
 
 /* The fewest tiles that take no longer for one product, or for all where `only` is NULL; kept if that is sooner done.
  */
-static void try_time(balancing *f, const part *only, int64_t most)
+static void try_time(balancing *f, const member *only, int64_t most)
 {
-    for (int64_t i = 0; i < f->nparts; i++) {
-        part *p = &f->parts[i];
+    for (int64_t i = 0; i < f->nmembers; i++) {
+        member *p = &f->members[i];
         if (p->product && (!only || p == only)) {
             kiln_cuda_tiling t = fewest_tiles(f, p, most);
             set_tiling(f, p, &t);
@@ -132,19 +132,19 @@ static void try_time(balancing *f, const part *only, int64_t most)
     int64_t time = deal(f);
     if (time < f->time)
         keep(f, time);
-    for (int64_t i = 0; i < f->nparts; i++)
-        if (f->parts[i].product)
-            set_tiling(f, &f->parts[i], &f->parts[i].best);
+    for (int64_t i = 0; i < f->nmembers; i++)
+        if (f->members[i].product)
+            set_tiling(f, &f->members[i], &f->members[i].best);
 }
 
 /* Tiles that take longer than the wave does now are of no use. */
 static void balance_tiles(balancing *f)
 {
     int64_t longest = f->time;
-    for (int64_t i = -1; i < f->nparts; i++)
-        if (i < 0 || f->parts[i].product)
+    for (int64_t i = -1; i < f->nmembers; i++)
+        if (i < 0 || f->members[i].product)
             for (int64_t most = longest / FINER + 1; most < longest; most += most / FINER + 1)
-                try_time(f, i < 0 ? NULL : &f->parts[i], most);
+                try_time(f, i < 0 ? NULL : &f->members[i], most);
 }
 
 /* ---- Slabs ---- */
@@ -152,8 +152,8 @@ static void balance_tiles(balancing *f)
 /* A strand gets as many slabs less as there are units too many, unless they are many, if that is sooner done. */
 static void balance_slabs(balancing *f)
 {
-    for (int64_t i = 0; i < f->nparts; i++) {
-        part *p = &f->parts[i];
+    for (int64_t i = 0; i < f->nmembers; i++) {
+        member *p = &f->members[i];
         int64_t units = p->units, over = units_of(f) - f->chain->costs->blocks;
         if (over < 1 || 2 * over > units || !kiln_cuda_recut_strand(f->chain, p->link, units - over))
             continue;
@@ -170,17 +170,17 @@ static void balance_slabs(balancing *f)
 
 bool kiln_cuda_chain_balance(kiln_cuda_chain *chain)
 {
-    balancing f = {.chain = chain, .parts = kiln_alloc((size_t)chain->nlinks + 1, sizeof *f.parts)};
-    if (!f.parts)
+    balancing f = {.chain = chain, .members = kiln_alloc((size_t)chain->nlinks + 1, sizeof *f.members)};
+    if (!f.members)
         return false;
     for (int32_t wave = 0; wave < chain->nwaves; wave++) {
-        list_parts(&f, wave);
+        list_members(&f, wave);
         f.time = deal(&f);
         if (units_of(&f) <= chain->costs->blocks)
             continue;
         balance_slabs(&f);
         balance_tiles(&f);
     }
-    kiln_free(f.parts);
+    kiln_free(f.members);
     return true;
 }

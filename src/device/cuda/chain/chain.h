@@ -108,17 +108,17 @@ bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t link);
 /* About how long a link takes if it has the device to itself, in nanoseconds. */
 int64_t kiln_cuda_link_time(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
 
-/* The parts of a wave are links by themselves and strands, each told by its first link. Blocks take the units of the
- * longest first; the part behind `part` in that order, or the first behind -1; -1: there are no more. */
-int64_t kiln_cuda_next_part(const kiln_cuda_chain *chain, int32_t wave, int64_t part);
+/* The members of a wave are links by themselves and strands, each told by its first link. Blocks take the units of the
+ * longest first; the member behind `member` in that order, or the first behind -1; -1: there are no more. */
+int64_t kiln_cuda_next_member(const kiln_cuda_chain *chain, int32_t wave, int64_t member);
 
-/* How many units a part has, and how long each takes. A strand has one, or slabs. */
-int64_t kiln_cuda_part_units(const kiln_cuda_chain *chain, int64_t part);
-int64_t kiln_cuda_part_time(const kiln_cuda_chain *chain, int64_t part);
+/* How many units a member has, and how long each takes. A strand has one, or slabs. */
+int64_t kiln_cuda_member_units(const kiln_cuda_chain *chain, int64_t member);
+int64_t kiln_cuda_member_time(const kiln_cuda_chain *chain, int64_t member);
 
 int64_t kiln_cuda_tile_time(const kiln_cuda_chain *chain, const kiln_cuda_tiling *t);
 
-/* Of all parts together. */
+/* Of all members together. */
 int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
 
 /* ---- Parts that share the blocks (balance.c) ---- */

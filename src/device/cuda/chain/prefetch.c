@@ -77,7 +77,7 @@ static int64_t units_of_two(const kiln_cuda_chain *chain, int32_t wave)
 /* How long a wave takes in which no block does two things. */
 static int64_t time_of(const kiln_cuda_chain *chain, int32_t wave)
 {
-    return kiln_cuda_part_time(chain, kiln_cuda_next_part(chain, wave, -1));
+    return kiln_cuda_member_time(chain, kiln_cuda_next_member(chain, wave, -1));
 }
 
 /* The wave that takes longest together with the next one, where no block has to do two things then; 0: none. */

@@ -74,14 +74,14 @@ static void say_strand(author *a, int64_t begin, int64_t first)
         }
 }
 
-/* The parts of a wave follow each other in the order in which blocks take their units. */
+/* The members of a wave follow each other in the order in which blocks take their units. */
 static void say_units(author *a, int32_t wave)
 {
     const kiln_cuda_chain *c = a->chain;
     int64_t units = 0;
-    for (int64_t i = kiln_cuda_next_part(c, wave, -1); i >= 0; i = kiln_cuda_next_part(c, wave, i)) {
+    for (int64_t i = kiln_cuda_next_member(c, wave, -1); i >= 0; i = kiln_cuda_next_member(c, wave, i)) {
         int64_t first = units;
-        units += kiln_cuda_part_units(c, i);
+        units += kiln_cuda_member_units(c, i);
         say(a, "        %sif (u < %lldL) {\n", first > 0 ? "else " : "", LL(units));
         if (c->links[i].strand >= 0)
             say_strand(a, i, first);
