@@ -56,16 +56,16 @@ static double resident_mib(void)
 }
 
 /* What began then, in time and in processor time. */
-typedef struct stretch {
+typedef struct span {
     double begun, processor;
-} stretch;
+} span;
 
-static stretch begin(void)
+static span begin(void)
 {
-    return (stretch){kiln_seconds(), bench_processor_seconds()};
+    return (span){kiln_seconds(), bench_processor_seconds()};
 }
 
-static void report(const char *work, const char *which, stretch s, int steps, const char *more, double amount)
+static void report(const char *work, const char *which, span s, int steps, const char *more, double amount)
 {
     printf("{\"work\": \"%s\", \"batch\": \"%s\", \"us\": %.2f, \"cpu_us\": %.2f, \"%s\": %.1f}\n", work, which,
            1e6 * (kiln_seconds() - s.begun) / steps, 1e6 * (bench_processor_seconds() - s.processor) / steps, more,
@@ -94,7 +94,7 @@ static void bench_plain(void)
             plain_step(&t), i++;
         char which[40];
         snprintf(which, sizeof which, "after %d", stops[stop]);
-        stretch s = begin();
+        span s = begin();
         for (int k = 0; k < SOME && kiln_ok(); k++)
             plain_step(&t), i++;
         kiln_eval();
@@ -132,7 +132,7 @@ static void bench_read(void)
         kiln_memory_reset_peak(KILN_CPU);
         kiln_memory_get_stats(KILN_CPU, &s);
         double held = (double)s.in_use;
-        stretch all = begin();
+        span all = begin();
         for (int i = 0; i < FEW; i++)
             read_step(&t, when);
         kiln_memory_get_stats(KILN_CPU, &s);
@@ -161,7 +161,7 @@ static void bench_places(void)
     kiln_tensor *sum = kiln_keep(kiln_zeros(KILN_SHAPE(1, WIDTH), KILN_F32));
     kiln_eval();
     int64_t before = kiln_plan_cache_stats().misses;
-    stretch s = begin();
+    span s = begin();
     for (int64_t i = 0; i < PLACES && kiln_ok(); i++)
         place_step(cache, row, sum, BEFORE - 1 + i);
     report("slices", "changing places", s, PLACES, "plans_made", (double)(kiln_plan_cache_stats().misses - before));

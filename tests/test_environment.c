@@ -38,7 +38,7 @@ static void test_values(void **state)
                {"KILN_NUM_THREADS= 4", "at least 1"},
                {"KILN_EAGER=yes", "expected one of: 0 1; it is taken for 1"},
                {"KILN_TF32=off", "it is taken for 1"},
-               {"KILN_REPEAT=no", "expected one of: 0 1"},
+               {"KILN_RERUN=no", "expected one of: 0 1"},
                {"KILN_ISA=avx", "plain avx2 avx512"},
                {"KILN_CUDA_JIT=2", "0 1 wait"},
                {"KILN_CUDA_RUNS=51", "from 1 to 50"},

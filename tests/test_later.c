@@ -1,5 +1,5 @@
 /* What is on its way to the host while the device works on: copies that are begun and waited for later, and the moves
- * of a meter's sums. What becomes of them in a run: test_fit_drain.c. */
+ * of a meter's sums. What becomes of them in a run: test_fit_collect.c. */
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "support/core.h"
@@ -197,7 +197,7 @@ static void test_meter(void **state)
     assert_totals(&t, 20, 8);
     assert_true(kiln_meter_read(&m, &t));
     assert_totals(&t, 30, 10);
-    assert_true(kiln_meter_drain(&m) && add_batch(&m, 1) && kiln_meter_drain(&m) && add_batch(&m, 2));
+    assert_true(kiln_meter_collect(&m) && add_batch(&m, 1) && kiln_meter_collect(&m) && add_batch(&m, 2));
     assert_true(kiln_meter_read(&m, &t));
     assert_totals(&t, 36, 14);
     kiln_meter_reset(&m); /* with a move under way */
@@ -215,7 +215,7 @@ static void test_memory_runs_out(void **state)
         kiln_totals t;
         kiln_alloc_fail_after(n);
         done = kiln_meter_init(&m, &task, kiln_default_device(), false) && add_batch(&m, 1) && kiln_meter_move(&m) &&
-               add_batch(&m, 2) && kiln_meter_drain(&m) && kiln_meter_read(&m, &t);
+               add_batch(&m, 2) && kiln_meter_collect(&m) && kiln_meter_read(&m, &t);
         kiln_alloc_fail_after(-1);
         assert_true(done == kiln_ok());
         if (done)

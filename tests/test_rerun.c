@@ -1,5 +1,5 @@
 /* Steps of kiln_fit that are run again without being recorded leave nothing to be seen: weights, averages, the
- * optimizer's state, history and log are those of a run that records every step (KILN_REPEAT=0), to the bit, whatever
+ * optimizer's state, history and log are those of a run that records every step (KILN_RERUN=0), to the bit, whatever
  * comes in between. How many steps were recorded shows in the plan cache, which is asked for each of them. */
 #include <unistd.h>
 #include "core/alloc.h"
@@ -24,7 +24,7 @@ static int after(void **state)
 {
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    unsetenv("KILN_REPEAT");
+    unsetenv("KILN_RERUN");
     return system(command) || core_after(state);
 }
 
@@ -135,9 +135,9 @@ static bool after_step(void *context, int64_t epoch, int64_t step)
 static void go(run *r, const plan *p, bool repeats)
 {
     if (repeats)
-        unsetenv("KILN_REPEAT");
+        unsetenv("KILN_RERUN");
     else
-        setenv("KILN_REPEAT", "0", 1);
+        setenv("KILN_RERUN", "0", 1);
     caller c = {r, p->step};
     kiln_callback callback = {.step = p->step ? after_step : NULL, .context = &c};
     kiln_plan_cache plans = kiln_plan_cache_stats();

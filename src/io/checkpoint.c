@@ -85,14 +85,14 @@ static bool save(const char *folder, const kiln_checkpoint *c, int keep)
             return kiln_fail(KILN_E_ARGUMENT, who, "step, epoch, batch and keep are numbers from 0 up to 2^53");
     kiln_train_state s = {.step = c->step, .epoch = c->epoch, .batch = c->batch, .seed = c->seed};
     s.random = kiln_random_get();
-    kiln_slot slot;
-    bool ok = note_optim(c, &s) && kiln_slot_begin(&slot, folder, c->step);
+    kiln_step_folder step;
+    bool ok = note_optim(c, &s) && kiln_step_folder_begin(&step, folder, c->step);
     if (!ok)
         return false;
     for (int file = 0; ok && file < KILN_STATE_FILES; file++)
-        ok = write_part(c, file, slot.path, &s);
-    ok = ok && kiln_state_write(&s, c->extra, slot.path) && kiln_slot_publish(&slot, keep ? keep : 1);
-    kiln_slot_end(&slot);
+        ok = write_part(c, file, step.path, &s);
+    ok = ok && kiln_state_write(&s, c->extra, step.path) && kiln_step_folder_publish(&step, keep ? keep : 1);
+    kiln_step_folder_end(&step);
     return ok;
 }
 
@@ -179,7 +179,7 @@ static bool load(const char *folder, kiln_checkpoint *c)
 {
     kiln_train_state s = {0};
     int lock;
-    char *path = kiln_slot_newest(folder, &s, &lock);
+    char *path = kiln_step_folder_newest(folder, &s, &lock);
     if (!path)
         return false;
     kiln_match parts[KILN_STATE_FILES] = {0}, *present[KILN_STATE_FILES];
@@ -188,7 +188,7 @@ static bool load(const char *folder, kiln_checkpoint *c)
     for (int file = 0; ok && file < KILN_STATE_FILES; file++)
         if ((ok = open_part(c, file, &s, path, &parts[file])) && parts[file].file)
             present[n++] = &parts[file];
-    kiln_slot_release(&lock); /* files that are open can be read, whatever becomes of their names */
+    kiln_step_folder_release(&lock); /* files that are open can be read, whatever becomes of their names */
     for (int i = 0; ok && i < n; i++)
         ok = kiln_match_read(present[i]);
     ok = ok && apply(c, &s, present, n);
@@ -216,8 +216,8 @@ char *kiln_checkpoint_find(const char *folder)
         return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, who, "the folder is NULL") : NULL;
     kiln_train_state s = {0};
     int lock;
-    char *path = kiln_slot_newest(folder, &s, &lock);
-    kiln_slot_release(&lock);
+    char *path = kiln_step_folder_newest(folder, &s, &lock);
+    kiln_step_folder_release(&lock);
     kiln_string_free(s.extra);
     return path;
 }

@@ -6,7 +6,7 @@
  * input. */
 #include "core/counts.h"
 #include "core/sized.h"
-#include "ops/windows.h"
+#include "ops/integer_windows.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * input to that shape, fill defaults in, and decide the output size; the nodes get it as integers. */
 #include "core/sized.h"
 #include "ops/helpers.h"
-#include "ops/windows.h"
+#include "ops/integer_windows.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include "core/fail.h"
 #include "ops/helpers.h"
 #include "tensor/scope.h"
-#include "trace/stretch.h"
+#include "trace/memo.h"
 
 /* ---- Scopes and flags ---- */
 
@@ -112,10 +112,10 @@ typedef struct walk {
     int64_t count, capacity; /* values when the walk began; room in grads */
     int32_t *arrived;        /* values that a gradient has reached: a heap, the newest first, then those walked past */
     int64_t nheap, narrived, arrived_capacity;
-    bool accumulate;       /* kiln_backward: into the leaves' .grad. Else kiln_grad, which stops at wanted values */
-    bool retain;           /* what was gone through can be gone through again */
-    bool hooked;           /* some value has a hook: others may hold on to what the walk makes */
-    kiln_stretch *stretch; /* is told what arrives where; NULL: this walk cannot be written again */
+    bool accumulate; /* kiln_backward: into the leaves' .grad. Else kiln_grad, which stops at wanted values */
+    bool retain;     /* what was gone through can be gone through again */
+    bool hooked;     /* some value has a hook: others may hold on to what the walk makes */
+    kiln_memo *memo; /* is told what arrives where; NULL: this walk cannot be written again */
 } walk;
 
 /* ---- Values in the order they are walked past ----
@@ -295,10 +295,10 @@ static bool leaf_arrived(walk *w, int32_t value)
     kiln_tensor *g = w->grads[value], *before = kiln_tensor_grad(t);
     if (before) {
         g = kiln_add(before, g);
-        w->stretch = NULL;
+        w->memo = NULL;
     } else if (!is_own(w, g)) /* a copy, so that no two gradients share memory */
         g = kiln_clone(g);
-    return g && (!w->stretch || kiln_stretch_arrived(w->stretch, value, g->value)) && hand_grad(w->tr, t, before, g);
+    return g && (!w->memo || kiln_memo_arrived(w->memo, value, g->value)) && hand_grad(w->tr, t, before, g);
 }
 
 static bool walk_back(walk *w)
@@ -338,8 +338,8 @@ static bool has_hooks(const kiln_trace *tr)
 /* The walk is the last one once more. */
 static bool walk_again(kiln_trace *tr)
 {
-    const kiln_stretch *s = tr->stretch;
-    if (!kiln_stretch_append(tr))
+    const kiln_memo *s = tr->memo;
+    if (!kiln_memo_append(tr))
         return false;
     for (int64_t i = 0; i < s->narrivals; i++) {
         kiln_tensor *t = tr->values[s->arrivals[i].leaf].leaf, *g = kiln_trace_handle(tr, s->arrivals[i].grad);
@@ -386,16 +386,15 @@ static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *wh
                          kiln_shape_text(grad->ndim, grad->shape), kiln_shape_text(output->ndim, output->shape));
     w->hooked = has_hooks(w->tr);
     if (w->accumulate && !grad && !w->hooked) {
-        if (kiln_stretch_fits(w->tr, value))
+        if (kiln_memo_fits(w->tr, value))
             return walk_again(w->tr);
-        if (!kiln_stretch_begin(w->tr, value, &w->stretch))
+        if (!kiln_memo_begin(w->tr, value, &w->memo))
             return false;
     }
     if (!grad && !(grad = kiln_ones_like(output)))
         return false;
     w->count = w->tr->nvalues;
-    return take_lists(w) && add_grad(w, value, grad) && walk_back(w) &&
-           (!w->stretch || kiln_stretch_end(w->stretch, w->tr));
+    return take_lists(w) && add_grad(w, value, grad) && walk_back(w) && (!w->memo || kiln_memo_end(w->memo, w->tr));
 }
 
 static void end_walk(walk *w)

@@ -6,7 +6,7 @@
 #include "core/fail.h"
 #include "tensor/scope.h"
 #include "tensor/share.h"
-#include "trace/stretch.h"
+#include "trace/memo.h"
 
 /* Epochs tell traces apart, also those of different threads. */
 static atomic_uint_fast64_t next_epoch = 1;
@@ -37,7 +37,7 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->moves);
     kiln_free(tr->spare_grads);
     kiln_free(tr->spare_arrived);
-    kiln_stretch_free(tr->stretch);
+    kiln_memo_free(tr->memo);
     kiln_free(tr);
 }
 

@@ -81,7 +81,7 @@ static bool pass_all(const kiln_pass *p, kiln_loader *loader, kiln_meter *meter,
     while (!(p->stop && *p->stop) && kiln_loader_next(loader, &b)) {
         if (!pass_batch(p, meter, &b))
             return false;
-        if ((b.index + 1) % KILN_DRAIN == 0 && !kiln_meter_drain(meter))
+        if ((b.index + 1) % KILN_COLLECT_EVERY == 0 && !kiln_meter_collect(meter))
             return false;
         if (p->show)
             p->show(p->context, meter, b.index + 1, total);

@@ -23,7 +23,7 @@ static bool write_step(kiln_training *t, const kiln_batch *b, bool last)
     kiln_tensor *output = kiln_forward(t->model, b->x);
     kiln_tensor *loss = kiln_task_loss(&t->task, output, b->x, b->y), *share = loss;
     if (t->o.accumulate > 1)
-        share = kiln_mul_scalar(loss, (double)b->size / (double)t->window);
+        share = kiln_mul_scalar(loss, (double)b->size / (double)t->step_samples);
     if (!share || !kiln_backward(share) || !kiln_meter_add(&t->meter, loss, output, b->x, b->y, b->size))
         return false;
     if (!last)
@@ -176,7 +176,7 @@ static bool after_step(kiln_training *t)
         return false;
     if (t->o.schedule && !t->o.schedule_epochs && !kiln_schedule_advance(t->o.schedule))
         return false;
-    if ((steps_in_epoch % KILN_DRAIN == 0 || t->line_due) && !kiln_training_drain(t, steps_in_epoch))
+    if ((steps_in_epoch % KILN_COLLECT_EVERY == 0 || t->line_due) && !kiln_training_collect(t, steps_in_epoch))
         return false;
     for (int i = 0; i < t->o.ncallbacks; i++) {
         const kiln_callback *c = &t->o.callbacks[i];
@@ -186,7 +186,7 @@ static bool after_step(kiln_training *t)
     return kiln_ok() && save_between(t);
 }
 
-static int64_t window_samples(const kiln_training *t)
+static int64_t samples_of_step(const kiln_training *t)
 {
     int64_t samples = 0, end = t->batch + t->o.accumulate;
     for (int64_t i = t->batch; i < end && i < t->batches; i++)
@@ -216,7 +216,7 @@ static bool train_batches(kiln_training *t)
         if (t->batch % t->o.accumulate == 0) {
             if (asked_to_stop(t) || at_limit(t))
                 return true;
-            t->window = window_samples(t);
+            t->step_samples = samples_of_step(t);
         }
         if (!kiln_loader_next(t->loader, &b))
             return kiln_ok() ? kiln_fail(KILN_E_STATE, "fit", "%s ended after %lld of %lld batches", t->data.name,
@@ -241,7 +241,7 @@ static bool train_batches(kiln_training *t)
 static bool train_to_end(kiln_training *t)
 {
     bool done = train_batches(t);
-    return kiln_training_drain_all(t) && done;
+    return kiln_training_collect_all(t) && done;
 }
 
 /* ---- The end of an epoch ---- */

@@ -64,7 +64,7 @@ void kiln_meter_free(kiln_meter *m)
 
 void kiln_meter_reset(kiln_meter *m)
 {
-    m->drained = (kiln_totals){0};
+    m->collected = (kiln_totals){0};
     m->samples = 0;
     m->fresh = true;
     m->ended = m->begun;
@@ -193,10 +193,10 @@ bool kiln_meter_move(kiln_meter *m)
 
 bool kiln_meter_moved(kiln_meter *m, kiln_totals *t)
 {
-    if (!add_move(m, m->ended, &m->drained))
+    if (!add_move(m, m->ended, &m->collected))
         return false;
     m->ended++;
-    *t = m->drained;
+    *t = m->collected;
     return true;
 }
 
@@ -205,7 +205,7 @@ bool kiln_meter_at_once(const kiln_meter *m)
     return m->begun > m->ended && !m->moves[m->ended % KILN_MOVES].ticket;
 }
 
-bool kiln_meter_drain(kiln_meter *m)
+bool kiln_meter_collect(kiln_meter *m)
 {
     kiln_totals unused;
     return kiln_meter_move(m) && (m->begun - m->ended < KILN_MOVES || kiln_meter_moved(m, &unused));
@@ -236,7 +236,7 @@ bool kiln_meter_set(kiln_meter *m, const double sums[KILN_SUMS])
 bool kiln_meter_read(kiln_meter *m, kiln_totals *t)
 {
     lines now;
-    *t = m->drained;
+    *t = m->collected;
     if (!m->fresh && !kiln_read(m->all, &now, sizeof now))
         return false;
     for (int64_t i = m->ended; i < m->begun; i++)

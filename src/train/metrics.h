@@ -11,7 +11,7 @@
 enum { KILN_SUM_LOSS, KILN_SUM_CORRECT, KILN_SUM_TOP5, KILN_SUM_ABSOLUTE, KILN_SUMS };
 
 /* Batches (of a training run: optimizer steps) after which sums are moved to the host. */
-enum { KILN_DRAIN = 50 };
+enum { KILN_COLLECT_EVERY = 50 };
 
 enum { KILN_MOVES = 2 }; /* that can be under way */
 
@@ -26,7 +26,7 @@ typedef struct kiln_meter {
     kiln_tensor *all;            /* the memory that the sums lie in, side by side: they are read with one copy */
     kiln_tensor *sum[KILN_SUMS]; /* f32 without dims; NULL: not wanted */
     kiln_tensor *confusion;      /* i64 [classes · classes]; NULL: not wanted */
-    kiln_totals drained;         /* what was moved to the host */
+    kiln_totals collected;       /* what was moved to the host */
     int64_t samples;             /* in the sums on the device */
     bool fresh;                  /* the next batch begins the sums anew */
 
@@ -57,7 +57,7 @@ bool kiln_meter_moved(kiln_meter *m, kiln_totals *t);
 /* Whether the oldest move is over because the device makes copies at once. Asks nobody. */
 bool kiln_meter_at_once(const kiln_meter *m);
 /* Begins a move and ends the one before, for those who do not ask what was summed then. */
-bool kiln_meter_drain(kiln_meter *m);
+bool kiln_meter_collect(kiln_meter *m);
 
 bool kiln_meter_read(kiln_meter *m, kiln_totals *t); /* all there is by now; changes nothing */
 

@@ -18,7 +18,7 @@ enum { TRIES = 8 };
 
 static bool is_wanted(void)
 {
-    const char *text = getenv("KILN_REPEAT");
+    const char *text = getenv("KILN_RERUN");
     return !text || strcmp(text, "0") != 0;
 }
 

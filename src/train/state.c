@@ -94,7 +94,7 @@ static json_t *put_state(kiln_training *t, const double device_sums[KILN_SUMS])
                {"samples", json_integer(t->data.count)},
                {"shuffled", json_boolean(!t->o.no_shuffle)},
                {"metrics", json_integer(t->task.metrics)},
-               {"sums", put_sums(m->drained.sum, m->drained.samples)},
+               {"sums", put_sums(m->collected.sum, m->collected.samples)},
                {"sums_on_device", put_sums(device_sums, m->samples)},
                {"sums_fresh", json_boolean(m->fresh)},
                {"line", put_sums(t->line.sum, t->line.samples)},
@@ -124,7 +124,7 @@ bool kiln_training_save(kiln_training *t)
     if (!t->o.checkpoint)
         return true;
     /* Also so that weights which are not numbers never replace a good checkpoint. */
-    if (!kiln_training_drain_all(t) || !kiln_meter_get(&t->meter, sums) || !kiln_meter_read(&t->meter, &totals) ||
+    if (!kiln_training_collect_all(t) || !kiln_meter_get(&t->meter, sums) || !kiln_meter_read(&t->meter, &totals) ||
         !kiln_training_check_loss(t, &totals, t->step))
         return false;
     if (t->log.journal.file >= 0)
@@ -248,7 +248,7 @@ static bool take_sums(kiln_training *t, const json_t *fit)
 {
     double sums[KILN_SUMS];
     kiln_meter *m = &t->meter;
-    if (!get_sums(json_object_get(fit, "sums"), m->drained.sum, &m->drained.samples) ||
+    if (!get_sums(json_object_get(fit, "sums"), m->collected.sum, &m->collected.samples) ||
         !get_sums(json_object_get(fit, "sums_on_device"), sums, &m->samples) ||
         !get_sums(json_object_get(fit, "line"), t->line.sum, &t->line.samples))
         return false;

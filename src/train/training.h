@@ -9,11 +9,11 @@
 #include "train/progress.h"
 
 /* A moment at which the sums were moved to the host: they are looked at, and logged, once they are there. */
-typedef struct kiln_drain {
+typedef struct kiln_collection {
     int64_t step;
     double lr;
     bool line; /* a step line is due */
-} kiln_drain;
+} kiln_collection;
 
 typedef struct kiln_training {
     kiln_fit_options o; /* with its defaults filled in */
@@ -43,7 +43,7 @@ typedef struct kiln_training {
 
     /* Of this call only */
     int64_t batches;      /* of an epoch */
-    int64_t window;       /* samples in the window of batches that make one optimizer step */
+    int64_t step_samples; /* in all batches that make one optimizer step */
     int64_t finite;       /* the step up to which the loss was looked at and found finite */
     double called, begun; /* when kiln_fit was called, when the epoch (or the rest of it) began */
     double waited_at;     /* the loader's waiting time then */
@@ -55,8 +55,8 @@ typedef struct kiln_training {
     bool line_due;        /* o.log_steps have passed */
     int folder;           /* of the checkpoints, locked; -1: none */
 
-    kiln_drain drains[KILN_MOVES]; /* of the meter's moves under way, oldest first */
-    int ndrains;
+    kiln_collection collections[KILN_MOVES]; /* of the meter's moves under way, oldest first */
+    int ncollections;
 
     kiln_rerun rerun;       /* the last step, to be run again */
     int64_t rerun_size;     /* samples in its batch */
@@ -79,10 +79,10 @@ kiln_rerun_outcome kiln_training_rerun(kiln_training *t, const kiln_batch *b);
 void kiln_training_watch(kiln_training *t, const kiln_batch *b);
 void kiln_training_watched(kiln_training *t);
 
-/* After a multiple of KILN_DRAIN steps: begins to move the sums, and looks at those of the time before. */
-bool kiln_training_drain(kiln_training *t, int64_t steps_in_epoch);
+/* After a multiple of KILN_COLLECT_EVERY steps: begins to move the sums, and looks at those of the time before. */
+bool kiln_training_collect(kiln_training *t, int64_t steps_in_epoch);
 /* Looks at all sums that are on their way: afterwards the log is complete up to this step. */
-bool kiln_training_drain_all(kiln_training *t);
+bool kiln_training_collect_all(kiln_training *t);
 
 /* Saves where it stands in the folder of the options (nothing without one). */
 bool kiln_training_save(kiln_training *t);

@@ -264,11 +264,11 @@ bool fake_open(kiln_cuda_device *d)
 {
     device = d;
     d->run_stream = (cudaStream_t)d; /* any address does */
-    d->state = kiln_alloc_zero(1, sizeof *d->state);
+    d->status = kiln_alloc_zero(1, sizeof *d->status);
     d->record = kiln_alloc_zero(1, sizeof *d->record);
     d->mapped = d->record;
     pthread_mutex_init(&d->lock, NULL);
-    return d->state && d->record;
+    return d->status && d->record;
 }
 
 void fake_close(kiln_cuda_device *d)
@@ -276,7 +276,7 @@ void fake_close(kiln_cuda_device *d)
     for (int i = 0; i < RUNS; i++)
         forget(&expected[i]);
     pthread_mutex_destroy(&d->lock);
-    kiln_free(d->state);
+    kiln_free(d->status);
     kiln_free((void *)d->record);
     kiln_free(d->flights);
 }

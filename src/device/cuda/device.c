@@ -91,7 +91,7 @@ static void cuda_close(void *dev)
             if (d->graph_ends[i])
                 cudaEventDestroy(d->graph_ends[i]);
         kiln_cuda_memory_close(d);
-        cudaFree(d->state);
+        cudaFree(d->status);
         cudaFreeHost(d->record);
     }
     pthread_mutex_destroy(&d->lock);
@@ -127,8 +127,8 @@ static bool set_up(kiln_cuda_device *d)
     d->costs = kiln_cuda_costs_of(d->capability, d->multiprocessors);
     d->shared = kiln_cuda_is_shared(d->index);
     return kiln_cuda_ok(d, cudaStreamCreateWithFlags(&d->run_stream, cudaStreamNonBlocking), "no stream") &&
-           make_events(d) && kiln_cuda_ok(d, cudaMalloc((void **)&d->state, sizeof *d->state), "no memory") &&
-           kiln_cuda_ok(d, cudaMemset(d->state, 0, sizeof *d->state), "memory cannot be written") &&
+           make_events(d) && kiln_cuda_ok(d, cudaMalloc((void **)&d->status, sizeof *d->status), "no memory") &&
+           kiln_cuda_ok(d, cudaMemset(d->status, 0, sizeof *d->status), "memory cannot be written") &&
            kiln_cuda_ok(d, cudaHostAlloc((void **)&d->record, sizeof *d->record, cudaHostAllocMapped),
                         "no pinned memory") &&
            kiln_cuda_ok(d, cudaHostGetDevicePointer((void **)&d->mapped, d->record, 0),

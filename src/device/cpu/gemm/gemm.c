@@ -359,7 +359,7 @@ static void scalar_task(void *context, int64_t task, int worker)
 }
 
 /* Multiplies some columns of some batches, packing the vector operand first where all tasks share it. */
-static void run_slab(const plan *p, pass *s, char *shared)
+static void run_shared(const plan *p, pass *s, char *shared)
 {
     int64_t col = block_start(p->cols, p->col_blocks, s->first_col_block, p->width);
     int64_t col_end = block_start(p->cols, p->col_blocks, s->first_col_block + s->col_blocks, p->width);
@@ -391,9 +391,9 @@ static void run_whole(const plan *p, char *workspace)
     if (p->share_scalar)
         kiln_parallel(p->row_blocks * kiln_divide_up(p->k, p->step), scalar_task, &s);
     for (s.batch = 0; s.batch < p->g->batch; s.batch += s.batches) {
-        for (s.first_col_block = 0; s.first_col_block < p->col_blocks; s.first_col_block += p->slab) {
-            s.col_blocks = kiln_least(p->slab, p->col_blocks - s.first_col_block);
-            run_slab(p, &s, workspace);
+        for (s.first_col_block = 0; s.first_col_block < p->col_blocks; s.first_col_block += p->shared_cols) {
+            s.col_blocks = kiln_least(p->shared_cols, p->col_blocks - s.first_col_block);
+            run_shared(p, &s, workspace);
         }
     }
 }

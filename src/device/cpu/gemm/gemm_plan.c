@@ -156,12 +156,12 @@ static void choose_packing(plan *p)
         p->vectors = KILN_GEMM_PACKED_BY_WORKER;
     else
         p->vectors = KILN_GEMM_PACKED_FOR_ALL;
-    p->slab = p->col_blocks;
+    p->shared_cols = p->col_blocks;
     p->shared_k = most(p->k, 1);
     if (p->vectors == KILN_GEMM_PACKED_FOR_ALL) {
         int64_t block_cols = kiln_divide_up(p->cols, p->col_blocks);
         p->shared_k = kiln_least(p->k, SHARED_K / p->step * p->step);
-        p->slab = most(1, kiln_least(p->col_blocks, SHARED_ELEMENTS / (p->shared_k * block_cols)));
+        p->shared_cols = most(1, kiln_least(p->col_blocks, SHARED_ELEMENTS / (p->shared_k * block_cols)));
     }
 }
 
@@ -173,7 +173,7 @@ static void measure_workspace(plan *p)
     int64_t steps = kiln_least(p->step, p->k), full_tile = p->kernels->rows * p->width;
     p->direct = g->store && p->source == p->element;
     if (p->vectors == KILN_GEMM_PACKED_FOR_ALL)
-        p->shared = aligned(kiln_least(p->slab * block_cols, kiln_divide_up(p->cols, p->width) * p->width) *
+        p->shared = aligned(kiln_least(p->shared_cols * block_cols, kiln_divide_up(p->cols, p->width) * p->width) *
                             p->shared_k * p->element);
     if (p->splits > 1)
         p->sums = aligned(g->batch * p->splits * g->m * g->n * p->element);

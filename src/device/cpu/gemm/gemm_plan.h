@@ -40,7 +40,7 @@ typedef struct kiln_gemm_plan {
     int64_t step;                   /* of k */
     int64_t row_blocks, col_blocks; /* of one matrix */
     int64_t splits;                 /* partial products along k */
-    int64_t slab, shared_k;         /* columns (in blocks) and k that are packed for all tasks at once */
+    int64_t shared_cols, shared_k;  /* columns (in blocks) and k that are packed for all tasks at once */
     size_t scalars, shared, sums, scalar_buffer, vector_buffer, tile_buffer, block_buffer; /* bytes */
 } kiln_gemm_plan;
 

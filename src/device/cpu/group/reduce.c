@@ -14,7 +14,7 @@ typedef struct reduction {
     char *to;           /* the result's memory */
     uint8_t dtype;      /* the result's */
     int64_t size;       /* of a result element */
-    size_t unit;        /* of a register element */
+    size_t element;     /* bytes of one in a register */
     int64_t rows_a_task, blocks;
 } reduction;
 
@@ -30,8 +30,8 @@ static void put(const reduction *r, const void *values, int64_t outer, int64_t c
 {
     const kiln_cpu_group *e = r->e;
     if (r->partials)
-        memcpy(r->partials + (size_t)((outer * e->chunks + chunk) * e->inner + inner) * r->unit, values,
-               (size_t)n * r->unit);
+        memcpy(r->partials + (size_t)((outer * e->chunks + chunk) * e->inner + inner) * r->element, values,
+               (size_t)n * r->element);
     else
         e->table->store[r->dtype](r->to + (outer * e->inner + inner) * r->size, values, n);
 }
@@ -51,7 +51,7 @@ static void short_rows(void *context, int64_t task, int worker)
                                                          e->group->reduce_src)
                                    : results; /* of rows without elements none is read */
         for (int64_t i = 0; i < rows; i++)
-            r->reduce(results + (size_t)i * r->unit, x + (size_t)(i * e->reduced) * r->unit, e->reduced);
+            r->reduce(results + (size_t)i * r->element, x + (size_t)(i * e->reduced) * r->element, e->reduced);
         put(r, results, row, 0, 0, rows);
     }
 }
@@ -68,7 +68,7 @@ static void long_row(void *context, int64_t task, int worker)
         int64_t length = end - start < KILN_TILE ? end - start : KILN_TILE;
         const void *x =
             kiln_cpu_group_tile(&r->tile, row * e->reduced + start, length, NULL, worker, e->group->reduce_src);
-        r->reduce(tiles + (size_t)n * r->unit, x, length);
+        r->reduce(tiles + (size_t)n * r->element, x, length);
     }
     char *result = accumulator(r, worker, 1);
     r->reduce(result, tiles, n);
@@ -94,13 +94,13 @@ static void columns(void *context, int64_t task, int worker)
         const char *x = kiln_cpu_group_tile(&r->tile, start, rows * width, NULL, worker, e->group->reduce_src);
         for (int64_t i = 0; i < rows; i++, first = false)
             if (first)
-                memcpy(sum, x, (size_t)width * r->unit);
+                memcpy(sum, x, (size_t)width * r->element);
             else
-                r->fold(sum, x + (size_t)(i * width) * r->unit, width);
+                r->fold(sum, x + (size_t)(i * width) * r->element, width);
     }
     if (first) /* nothing to reduce: the neutral element */
         for (int64_t i = 0; i < width; i++)
-            r->reduce(sum + (size_t)i * r->unit, NULL, 0);
+            r->reduce(sum + (size_t)i * r->element, NULL, 0);
     put(r, sum, outer, chunk, from, width);
 }
 
@@ -112,7 +112,7 @@ static void combine_rows(reduction *r)
     char *partials = r->partials, *result = accumulator(r, 0, 0);
     r->partials = NULL;
     for (int64_t row = 0; row < e->outer; row++) {
-        r->reduce(result, partials + (size_t)(row * e->chunks) * r->unit, e->chunks);
+        r->reduce(result, partials + (size_t)(row * e->chunks) * r->element, e->chunks);
         put(r, result, row, 0, 0, 1);
     }
 }
@@ -123,11 +123,11 @@ static void combine_columns(void *context, int64_t task, int worker)
     const kiln_cpu_group *e = r.e;
     int64_t block = task % r.blocks, outer = task / r.blocks;
     int64_t from = block * KILN_TILE, width = e->inner - from < KILN_TILE ? e->inner - from : KILN_TILE;
-    const char *p = r.partials + (size_t)(outer * e->chunks * e->inner + from) * r.unit;
+    const char *p = r.partials + (size_t)(outer * e->chunks * e->inner + from) * r.element;
     char *sum = accumulator(&r, worker, 0);
-    memcpy(sum, p, (size_t)width * r.unit);
+    memcpy(sum, p, (size_t)width * r.element);
     for (int64_t c = 1; c < e->chunks; c++)
-        r.fold(sum, p + (size_t)(c * e->inner) * r.unit, width);
+        r.fold(sum, p + (size_t)(c * e->inner) * r.element, width);
     r.partials = NULL;
     put(&r, sum, outer, 0, from, width);
 }
@@ -155,7 +155,7 @@ void kiln_cpu_reduce_run(const kiln_cpu_group *e, const kiln_plan *plan, const k
     r.to = (char *)(uintptr_t)kiln_buffer_address(plan, binding, g->reduce_to.buffer);
     r.dtype = g->reduce_to.dtype;
     r.size = (int64_t)kiln_dtype_size((kiln_dtype)r.dtype);
-    r.unit = kiln_pw_class_size(e->cls);
+    r.element = kiln_pw_class_size(e->cls);
     r.blocks = (e->inner + KILN_TILE - 1) / KILN_TILE;
     bool parallel = g->count * (g->ninstrs + 1) > KILN_SERIAL_WORK;
     if (e->outer == 0 || e->inner == 0)

@@ -47,10 +47,10 @@ void kiln_copy_bytes(void *to, const void *from, int64_t bytes)
 
 /* ---- cat ---- */
 
-/* The result as rows: each is one stretch of every operand in turn. */
+/* The result as rows: each is one span of every operand in turn. */
 typedef struct joining {
     const kiln_cpu_call *call;
-    int64_t stretch[64]; /* bytes of each operand in a row */
+    int64_t span[64]; /* bytes of each operand in a row */
     int64_t row, bytes;
 } joining;
 
@@ -61,12 +61,12 @@ static void cat_chunk(void *context, int64_t task, int worker)
     int64_t at = task * CHUNK, end = chunk_end(at, j->bytes);
     int64_t row = at / j->row, within = at % j->row;
     int operand = 0;
-    while (within >= j->stretch[operand])
-        within -= j->stretch[operand++];
+    while (within >= j->span[operand])
+        within -= j->span[operand++];
     while (at < end) {
-        int64_t n = j->stretch[operand] - within;
+        int64_t n = j->span[operand] - within;
         n = n < end - at ? n : end - at;
-        const char *from = (const char *)j->call->in[operand].data + row * j->stretch[operand] + within;
+        const char *from = (const char *)j->call->in[operand].data + row * j->span[operand] + within;
         if (n)
             memcpy((char *)j->call->out[0].data + at, from, (size_t)n);
         at += n;
@@ -84,8 +84,8 @@ void kiln_cpu_cat(const kiln_cpu_call *c)
     int64_t size = (int64_t)kiln_dtype_size(c->out[0].dtype);
     for (int i = 0; i < c->nin; i++) {
         kiln_extent s = kiln_extent_at(&c->in[i], c->ints[0]);
-        j.stretch[i] = s.at * s.after * size;
-        j.row += j.stretch[i];
+        j.span[i] = s.at * s.after * size;
+        j.row += j.span[i];
     }
     j.bytes = count_of(&c->out[0]) * size;
     kiln_parallel(chunks_of(j.bytes), cat_chunk, &j);

@@ -23,7 +23,7 @@ enum { KILN_CUDA_AHEAD = 2 }; /* graphs under way when the host goes on */
 typedef struct kiln_cuda_device {
     int index;
     cudaStream_t run_stream;  /* for what belongs to a run that is being launched; all else uses kiln_cuda_stream */
-    kiln_cuda_status *state;  /* on the device */
+    kiln_cuda_status *status; /* on the device */
     kiln_cuda_record *record; /* on the host */
     kiln_cuda_record *mapped; /* the same, as kernels address it */
     int multiprocessors;

@@ -81,8 +81,8 @@ void kiln_cuda_make_call(kiln_cuda_call *c, kiln_cuda_device *d, const kiln_plan
         return;
     if (k->workspace >= 0)
         c->workspace = (void *)(uintptr_t)kiln_buffer_address(plan, binding, k->workspace);
-    c->fault = (kiln_cuda_fault){.state = d->state, .record = d->mapped, .kernel = (int32_t)(k - plan->kernels)};
-    c->stop = kiln_cuda_writes_slot(plan, k) ? &d->state->stop : NULL;
+    c->fault = (kiln_cuda_fault){.state = d->status, .record = d->mapped, .kernel = (int32_t)(k - plan->kernels)};
+    c->stop = kiln_cuda_writes_slot(plan, k) ? &d->status->stop : NULL;
 }
 
 size_t kiln_cuda_workspace(void *dev, const kiln_kernel *k)

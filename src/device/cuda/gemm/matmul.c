@@ -1,6 +1,6 @@
 /* Products of a plan, with or without a group that finishes them: small ones by tiles (tiled.h), the rest by cuBLASLt,
- * which does some groups itself (epilogue.h) and some sums of operands (sums.h), or, without libraries, by the plain
- * kernel (plain.h).
+ * which does some groups itself (epilogue.h) and some sums of operands (sums.h), or, without libraries and where the
+ * library has no algorithm, by the plain kernel (plain.h).
  * The library takes matrices with one dim without gaps and one stride from matrix to matrix: operands that lie
  * otherwise are gathered first, and batches with more than one stride take several calls. */
 #include "device/cuda/kernels/copy.h"

@@ -77,16 +77,16 @@ static inline __device__ bool may_be_long(const summing &s, int64_t mark)
 template <typename T>
 static __global__ void __launch_bounds__(CREW)
     add_many(const T *x, const T *__restrict__ src, T *y, const __grid_constant__ summing s, int across, int64_t pieces,
-             int64_t stretches, const int32_t *stop)
+             int64_t spans, const int32_t *stop)
 {
     __shared__ T sums[CREW];
     __shared__ unsigned found;
     if (stop && *stop)
         return;
     const int lane = (int)threadIdx.x / across, lanes = CREW / across;
-    for (int64_t item = blockIdx.x; item < s.before * stretches * pieces; item += gridDim.x) {
-        int64_t piece = item % pieces, start = item / pieces % stretches * (32 * STEP);
-        int64_t part = item / pieces / stretches, column = piece * across + (int)threadIdx.x % across;
+    for (int64_t item = blockIdx.x; item < s.before * spans * pieces; item += gridDim.x) {
+        int64_t piece = item % pieces, start = item / pieces % spans * (32 * STEP);
+        int64_t part = item / pieces / spans, column = piece * across + (int)threadIdx.x % across;
         if (threadIdx.x < 32) {
             unsigned those = __ballot_sync(0xffffffffu, may_be_long(s, start + (int)threadIdx.x * STEP));
             if (threadIdx.x == 0)
@@ -131,9 +131,9 @@ template <typename T> static void launch_sums(const kiln_cuda_call *c, const sum
     if (s.n <= LONG)
         return;
     int across = kiln_cuda_power(s.width, 32);
-    int64_t pieces = kiln_cuda_ceil(s.width, across), stretches = kiln_cuda_ceil(s.n, 32 * STEP);
-    add_many<T><<<kiln_cuda_grid(s.before * stretches * pieces, 1), CREW, 0, c->stream>>>(x, src, y, s, across, pieces,
-                                                                                          stretches, c->stop);
+    int64_t pieces = kiln_cuda_ceil(s.width, across), spans = kiln_cuda_ceil(s.n, 32 * STEP);
+    add_many<T><<<kiln_cuda_grid(s.before * spans * pieces, 1), CREW, 0, c->stream>>>(x, src, y, s, across, pieces,
+                                                                                          spans, c->stop);
 }
 
 #define BY_TYPE(dtype, launch, ...)                                                                                    \

@@ -6,10 +6,10 @@
 
 /* ---- cat ---- */
 
-/* The result as rows: each is one stretch of every operand in turn. In words. */
+/* The result as rows: each is one span of every operand in turn. In words. */
 typedef struct summing {
     int n;
-    int64_t begin[KILN_CUDA_INPUTS + 1]; /* of each stretch in a row; then the row's length */
+    int64_t begin[KILN_CUDA_INPUTS + 1]; /* of each span in a row; then the row's length */
     const void *from[KILN_CUDA_INPUTS];
     int64_t words; /* of the result */
 } summing;
@@ -22,7 +22,7 @@ static __global__ void join_words(W *__restrict__ y, const __grid_constant__ sum
     KILN_CUDA_EACH(p, j.words)
     {
         int64_t row = p / j.begin[j.n], within = p - row * j.begin[j.n];
-        int low = 0, high = j.n; /* the last stretch that begins at or before it */
+        int low = 0, high = j.n; /* the last span that begins at or before it */
         while (high - low > 1) {
             int middle = (low + high) / 2;
             if (j.begin[middle] <= within)
@@ -30,8 +30,8 @@ static __global__ void join_words(W *__restrict__ y, const __grid_constant__ sum
             else
                 high = middle;
         }
-        int64_t stretch = j.begin[low + 1] - j.begin[low];
-        y[p] = ((const W *)j.from[low])[row * stretch + within - j.begin[low]];
+        int64_t span = j.begin[low + 1] - j.begin[low];
+        y[p] = ((const W *)j.from[low])[row * span + within - j.begin[low]];
     }
 }
 
@@ -51,13 +51,13 @@ bool kiln_cuda_cat(const kiln_cuda_call *c)
     uint64_t word = kiln_cuda_common(16, (uint64_t)(uintptr_t)c->out[0].data);
     for (int i = 0; i < c->nin; i++) {
         kiln_cuda_extent x = kiln_cuda_extent_at(&c->in[i], c->ints[0]);
-        int64_t stretch = x.at * x.after * size;
-        if (stretch == 0)
+        int64_t span = x.at * x.after * size;
+        if (span == 0)
             continue;
-        word = kiln_cuda_common(kiln_cuda_common(word, (uint64_t)(uintptr_t)c->in[i].data), (uint64_t)stretch);
+        word = kiln_cuda_common(kiln_cuda_common(word, (uint64_t)(uintptr_t)c->in[i].data), (uint64_t)span);
         j.begin[j.n] = at;
         j.from[j.n++] = c->in[i].data;
-        at += stretch;
+        at += span;
     }
     j.begin[j.n] = at;
     j.words = kiln_cuda_count_of(&c->out[0]) * size;

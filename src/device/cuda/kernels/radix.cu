@@ -137,7 +137,7 @@ static __global__ void scan_counts(uint32_t *counts, uint32_t *__restrict__ tota
     }
 }
 
-/* A warp has a stretch of the tile and goes through it 32 pairs at a time. */
+/* A warp has a span of the tile and goes through it 32 pairs at a time. */
 template <typename K>
 static __global__ void place_pairs(const K *__restrict__ keys, const uint32_t *__restrict__ places,
                                    K *__restrict__ keys_to, uint32_t *__restrict__ places_to,

@@ -112,7 +112,7 @@ static __global__ void __launch_bounds__(CREW)
             __syncthreads();
             bound = (K)(bound << 8) | digit;
         }
-        uint32_t before = 0; /* equal ones in the stretches before */
+        uint32_t before = 0; /* equal ones in the spans before */
         for (int64_t start = 0; start < n; start += CREW) {
             int64_t i = start + threadIdx.x;
             K key = i < n ? key_at<Key>(x, first + i * s.x.after, s.flip) : 0;

@@ -39,10 +39,10 @@ static uint64_t address_of(const kiln_cuda_chain *chain, const kiln_cuda_pointer
 
 bool kiln_cuda_chain_add(kiln_cuda_chain *chain, const kiln_binding *b, const double *scalars)
 {
-    kiln_cuda_multirun *batch = &chain->multirun;
+    kiln_cuda_multirun *m = &chain->multirun;
     for (int64_t i = 0; i < chain->npointers; i++)
-        batch->given[i] = address_of(chain, &chain->pointers[i], b, batch->runs);
-    uint64_t *words = kiln_cuda_multirun_add(batch);
+        m->given[i] = address_of(chain, &chain->pointers[i], b, m->runs);
+    uint64_t *words = kiln_cuda_multirun_add(m);
     if (words && !chain->alone)
         words[0] = (uint64_t)(uintptr_t)scalars;
     for (int64_t i = 0; words && chain->alone && i < chain->nwords; i++)
@@ -90,7 +90,7 @@ static bool launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const void *kern
     if (!reset_barrier(d, chain))
         return false;
     const uint64_t runs = (uint64_t)chain->multirun.runs;
-    kiln_cuda_chain_parameters parameters = {chain->barrier, chain->passed, first, runs, d->state, d->mapped};
+    kiln_cuda_chain_parameters parameters = {chain->barrier, chain->passed, first, runs, d->status, d->mapped};
     memcpy(chain->multirun.parameters, &parameters, sizeof parameters);
     int64_t blocks = chain->most_units < d->multiprocessors ? chain->most_units : d->multiprocessors;
     cudaLaunchAttribute attribute = how_to_launch(d, chain);

@@ -213,7 +213,7 @@ static bool make_graph(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_graph *
 
 static bool launch_prologues(kiln_cuda_device *d, const kiln_cuda_exec *e, const double *scalars, uint64_t run)
 {
-    kiln_cuda_prologue h = {.state = d->state,
+    kiln_cuda_prologue h = {.state = d->status,
                             .record = d->mapped,
                             .scalars = e->scalars,
                             .barriers = e->barriers,

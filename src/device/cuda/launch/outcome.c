@@ -66,7 +66,7 @@ static void take_fault(kiln_cuda_device *d, cudaStream_t stream)
     }
     if (d->record->run) {
         memset((void *)d->record, 0, sizeof *d->record);
-        cudaMemsetAsync(d->state, 0, sizeof *d->state, stream);
+        cudaMemsetAsync(d->status, 0, sizeof *d->status, stream);
     }
     d->record->done = d->runs;
 }

@@ -1,5 +1,5 @@
-/* Walks back that are written again: see stretch.h. */
-#include "trace/stretch.h"
+/* Walks back that are written again: see memo.h. */
+#include "trace/memo.h"
 #include <string.h>
 #include "core/alloc.h"
 
@@ -26,7 +26,7 @@ static int32_t mark_of(const kiln_value *v)
 
 /* Gradient rules see the numbers of nodes that need a gradient; those of others (seeds of random numbers) may differ.
  */
-static bool same_nodes(const kiln_stretch *s, const kiln_trace *tr)
+static bool same_nodes(const kiln_memo *s, const kiln_trace *tr)
 {
     for (int64_t i = 0; i < tr->nnodes; i++) {
         const kiln_node *n = &tr->nodes[i];
@@ -39,7 +39,7 @@ static bool same_nodes(const kiln_stretch *s, const kiln_trace *tr)
     return true;
 }
 
-static bool same_values(const kiln_stretch *s, const kiln_trace *tr)
+static bool same_values(const kiln_memo *s, const kiln_trace *tr)
 {
     for (int64_t i = 0; i < tr->nvalues; i++)
         if (mark_of(&tr->values[i]) != s->marks[i])
@@ -48,7 +48,7 @@ static bool same_values(const kiln_stretch *s, const kiln_trace *tr)
 }
 
 /* No leaf has a gradient that another is to be added to. */
-static bool leaves_are_free(const kiln_stretch *s, const kiln_trace *tr)
+static bool leaves_are_free(const kiln_memo *s, const kiln_trace *tr)
 {
     for (int64_t i = 0; i < s->narrivals; i++)
         if (kiln_tensor_grad(tr->values[s->arrivals[i].leaf].leaf))
@@ -62,9 +62,9 @@ static bool same_start(const kiln_walk_start *a, const kiln_walk_start *b)
            a->default_device == b->default_device && a->composing == b->composing;
 }
 
-bool kiln_stretch_fits(const kiln_trace *tr, int32_t value)
+bool kiln_memo_fits(const kiln_trace *tr, int32_t value)
 {
-    const kiln_stretch *s = tr->stretch;
+    const kiln_memo *s = tr->memo;
     if (!s || !s->complete || tr->first_node != 0)
         return false;
     kiln_walk_start start = start_of(tr, value);
@@ -81,7 +81,7 @@ static void copy(void *to, const void *from, int64_t count, size_t size)
         memcpy(to, from, (size_t)count * size);
 }
 
-static bool make_room(const kiln_stretch *s, kiln_trace *tr)
+static bool make_room(const kiln_memo *s, kiln_trace *tr)
 {
     return KILN_GROW(tr->nodes, tr->nodes_capacity, s->end.nodes) &&
            KILN_GROW(tr->values, tr->values_capacity, s->end.values) &&
@@ -99,7 +99,7 @@ static void take_back_values(kiln_trace *tr, int64_t first, int64_t end)
 }
 
 /* As in the last step, but for the storages. */
-static bool append_values(const kiln_stretch *s, kiln_trace *tr)
+static bool append_values(const kiln_memo *s, kiln_trace *tr)
 {
     int64_t first = s->start.extent.values;
     copy(tr->values + first, s->values, s->end.values - first, sizeof *tr->values);
@@ -118,9 +118,9 @@ static bool append_values(const kiln_stretch *s, kiln_trace *tr)
     return true;
 }
 
-bool kiln_stretch_append(kiln_trace *tr)
+bool kiln_memo_append(kiln_trace *tr)
 {
-    const kiln_stretch *s = tr->stretch;
+    const kiln_memo *s = tr->memo;
     const kiln_extent *from = &s->start.extent, *to = &s->end;
     if (!make_room(s, tr) || !append_values(s, tr))
         return false;
@@ -141,14 +141,14 @@ bool kiln_stretch_append(kiln_trace *tr)
 
 /* ---- Keeping it ---- */
 
-bool kiln_stretch_begin(kiln_trace *tr, int32_t value, kiln_stretch **stretch)
+bool kiln_memo_begin(kiln_trace *tr, int32_t value, kiln_memo **memo)
 {
-    *stretch = NULL;
+    *memo = NULL;
     if (tr->eager || tr->first_node != 0)
         return true;
-    if (!tr->stretch && !(tr->stretch = kiln_alloc_zero(1, sizeof *tr->stretch)))
+    if (!tr->memo && !(tr->memo = kiln_alloc_zero(1, sizeof *tr->memo)))
         return false;
-    kiln_stretch *s = *stretch = tr->stretch;
+    kiln_memo *s = *memo = tr->memo;
     s->begun = start_of(tr, value);
     s->segment = tr->segment;
     s->nimports = tr->nimports;
@@ -156,7 +156,7 @@ bool kiln_stretch_begin(kiln_trace *tr, int32_t value, kiln_stretch **stretch)
     return true;
 }
 
-bool kiln_stretch_arrived(kiln_stretch *s, int32_t leaf, int32_t grad)
+bool kiln_memo_arrived(kiln_memo *s, int32_t leaf, int32_t grad)
 {
     if (!KILN_GROW(s->coming, s->coming_capacity, s->ncoming + 1))
         return false;
@@ -165,7 +165,7 @@ bool kiln_stretch_arrived(kiln_stretch *s, int32_t leaf, int32_t grad)
 }
 
 /* True if the walk has read nothing from outside what it found, drew no random numbers, and assigned to nothing. */
-static bool can_be_repeated(const kiln_stretch *s, const kiln_trace *tr)
+static bool can_be_repeated(const kiln_memo *s, const kiln_trace *tr)
 {
     if (tr->segment != s->segment || tr->nimports != s->nimports || tr->device != s->begun.device)
         return false;
@@ -180,7 +180,7 @@ static bool can_be_repeated(const kiln_stretch *s, const kiln_trace *tr)
     return true;
 }
 
-static bool keep_values(kiln_stretch *s, const kiln_trace *tr)
+static bool keep_values(kiln_memo *s, const kiln_trace *tr)
 {
     int64_t first = s->start.extent.values, count = s->end.values - first;
     if (!KILN_GROW(s->marks, s->marks_capacity, first) || !KILN_GROW(s->values, s->values_capacity, count) ||
@@ -196,7 +196,7 @@ static bool keep_values(kiln_stretch *s, const kiln_trace *tr)
     return true;
 }
 
-static bool keep_nodes(kiln_stretch *s, const kiln_trace *tr)
+static bool keep_nodes(kiln_memo *s, const kiln_trace *tr)
 {
     int64_t first = s->start.extent.ints, nints = s->end.ints - first;
     if (!KILN_GROW(s->nodes, s->nodes_capacity, tr->nnodes) ||
@@ -211,7 +211,7 @@ static bool keep_nodes(kiln_stretch *s, const kiln_trace *tr)
     return true;
 }
 
-static void keep_arrivals(kiln_stretch *s)
+static void keep_arrivals(kiln_memo *s)
 {
     kiln_arrival *spare = s->arrivals;
     int64_t capacity = s->arrivals_capacity;
@@ -222,7 +222,7 @@ static void keep_arrivals(kiln_stretch *s)
     s->coming_capacity = capacity;
 }
 
-bool kiln_stretch_end(kiln_stretch *s, const kiln_trace *tr)
+bool kiln_memo_end(kiln_memo *s, const kiln_trace *tr)
 {
     if (!can_be_repeated(s, tr))
         return true;
@@ -233,7 +233,7 @@ bool kiln_stretch_end(kiln_stretch *s, const kiln_trace *tr)
     return s->complete;
 }
 
-void kiln_stretch_free(kiln_stretch *s)
+void kiln_memo_free(kiln_memo *s)
 {
     if (!s)
         return;

@@ -1,6 +1,6 @@
 /* Convolution and pooling of integers, for which no device has kernels. */
-#ifndef KILN_OPS_WINDOWS_H
-#define KILN_OPS_WINDOWS_H
+#ifndef KILN_OPS_INTEGER_WINDOWS_H
+#define KILN_OPS_INTEGER_WINDOWS_H
 
 #include "ops/op.h"
 

@@ -1,6 +1,6 @@
 /* Convolution and pooling of integers, written with views that show every window. Slow beside a kernel, but exact, and
  * the same on all devices: integers are rare there. */
-#include "ops/windows.h"
+#include "ops/integer_windows.h"
 #include <math.h>
 #include "ops/pointwise.h"
 

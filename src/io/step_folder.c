@@ -257,8 +257,8 @@ static bool make_folder(const char *folder)
     return ok;
 }
 
-/* The temporary of the slot, locked: from here on it is this writer's. The folder's lock is held. */
-static bool make_temporary(kiln_slot *s)
+/* The temporary folder, locked: from here on it is this writer's. The folder's lock is held. */
+static bool make_temporary(kiln_step_folder *s)
 {
     char base[NAME], name[NAME + 48];
     name_of(base, s->step, 0);
@@ -284,9 +284,9 @@ static bool make_temporary(kiln_slot *s)
     return true;
 }
 
-bool kiln_slot_begin(kiln_slot *s, const char *folder, int64_t step)
+bool kiln_step_folder_begin(kiln_step_folder *s, const char *folder, int64_t step)
 {
-    *s = (kiln_slot){.folder = folder, .step = step, .fd = -1};
+    *s = (kiln_step_folder){.folder = folder, .step = step, .fd = -1};
     if (!make_folder(folder))
         return false;
     int lock;
@@ -339,7 +339,7 @@ static bool retire_others(const char *folder, const entry *taken, int keep)
 
 /* Under the lock from taking the name to removing the others: two that did this at the same time would each take the
  * other's for the stale one, and leave none. */
-bool kiln_slot_publish(kiln_slot *s, int keep)
+bool kiln_step_folder_publish(kiln_step_folder *s, int keep)
 {
     entry taken;
     int lock;
@@ -357,14 +357,14 @@ bool kiln_slot_publish(kiln_slot *s, int keep)
     return ok;
 }
 
-void kiln_slot_end(kiln_slot *s)
+void kiln_step_folder_end(kiln_step_folder *s)
 {
     if (s->path)
         delete_folder(s->path);
     if (s->fd >= 0)
         close(s->fd);
     kiln_free(s->path);
-    *s = (kiln_slot){.fd = -1};
+    *s = (kiln_step_folder){.fd = -1};
 }
 
 /* ---- Finding ---- */
@@ -433,15 +433,15 @@ static char *find_newest(const char *folder, kiln_train_state *state)
     return path;
 }
 
-char *kiln_slot_newest(const char *folder, kiln_train_state *state, int *lock)
+char *kiln_step_folder_newest(const char *folder, kiln_train_state *state, int *lock)
 {
     char *path = lock_folder(folder, false, lock) ? find_newest(folder, state) : NULL;
     if (!path)
-        kiln_slot_release(lock);
+        kiln_step_folder_release(lock);
     return path;
 }
 
-void kiln_slot_release(int *lock)
+void kiln_step_folder_release(int *lock)
 {
     unlock_folder(lock);
 }

@@ -1,8 +1,8 @@
-/* Walks back that are written again (trace/stretch.h): gradients of steps that are alike, of steps that differ from the
+/* Walks back that are written again (trace/memo.h): gradients of steps that are alike, of steps that differ from the
  * last one in a single thing that a walk depends on, and that both kinds are told apart. What is right comes from the
  * same steps with a hook that does nothing: with hooks every walk is written anew. */
 #include "support/core.h"
-#include "trace/stretch.h"
+#include "trace/memo.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
 
@@ -61,7 +61,7 @@ static bool odd(int step)
 static bool fits(kiln_tensor *loss)
 {
     kiln_trace *tr = kiln_trace_current();
-    return kiln_stretch_fits(tr, kiln_trace_value(tr, loss));
+    return kiln_memo_fits(tr, kiln_trace_value(tr, loss));
 }
 
 static void record(variation v, int step, const net *n, kiln_tensor *x, bool *again)

@@ -1,9 +1,9 @@
-/* A walk back that can be written again. What kiln_backward records follows from what the trace holds when it begins,
- * and in a training loop that is the same in each step: the same nodes, number by number. The last walk is therefore
- * kept, together with all that it followed from. A walk that starts from the same gets the nodes of the last one as
- * they are: no rule is asked, nothing is checked again, and only the gradients of leaves get handles. */
-#ifndef KILN_TRACE_STRETCH_H
-#define KILN_TRACE_STRETCH_H
+/* The last backward pass, memoised. What kiln_backward records follows from what the trace holds when it begins, and in
+ * a training loop that is the same in each step: the same nodes, number by number. The last walk is therefore kept,
+ * together with all that it followed from. A walk that starts from the same gets the nodes of the last one as they are:
+ * no rule is asked, nothing is checked again, and only the gradients of leaves get handles. */
+#ifndef KILN_TRACE_MEMO_H
+#define KILN_TRACE_MEMO_H
 
 #include "trace/trace.h"
 
@@ -23,7 +23,7 @@ typedef struct kiln_walk_start { /* what a walk found when it began */
     const kiln_op *composing;
 } kiln_walk_start;
 
-struct kiln_stretch {
+struct kiln_memo {
     bool complete; /* there is a walk that can be written again: all of these belong to it */
     kiln_walk_start start;
     kiln_extent end;
@@ -56,21 +56,21 @@ struct kiln_stretch {
 };
 
 /* True if a walk from `value` would write what the last one wrote. There must be no hooks. */
-bool kiln_stretch_fits(const kiln_trace *tr, int32_t value);
+bool kiln_memo_fits(const kiln_trace *tr, int32_t value);
 
 /* Appends what the last walk wrote; false with an error, and nothing was appended. */
-bool kiln_stretch_append(kiln_trace *tr);
+bool kiln_memo_append(kiln_trace *tr);
 
-/* A walk from `value` begins. *stretch: where to tell of its arrivals; NULL if it cannot be written again. False with
+/* A walk from `value` begins. *memo: where to tell of its arrivals; NULL if it cannot be written again. False with
  * an error. */
-bool kiln_stretch_begin(kiln_trace *tr, int32_t value, kiln_stretch **stretch);
+bool kiln_memo_begin(kiln_trace *tr, int32_t value, kiln_memo **memo);
 
 /* Gradient `grad` has arrived at a leaf that had none. */
-bool kiln_stretch_arrived(kiln_stretch *s, int32_t leaf, int32_t grad);
+bool kiln_memo_arrived(kiln_memo *s, int32_t leaf, int32_t grad);
 
 /* The walk is over. Keeps what it wrote if that can be written again; false with an error when memory runs out. */
-bool kiln_stretch_end(kiln_stretch *s, const kiln_trace *tr);
+bool kiln_memo_end(kiln_memo *s, const kiln_trace *tr);
 
-void kiln_stretch_free(kiln_stretch *s);
+void kiln_memo_free(kiln_memo *s);
 
 #endif

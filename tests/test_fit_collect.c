@@ -20,7 +20,7 @@ static char folder[64];
 
 static int before(void **state)
 {
-    snprintf(folder, sizeof folder, "%s/kiln-drain-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(folder, sizeof folder, "%s/kiln-collect-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     return !mkdtemp(folder) || core_before(state);
 }
 
@@ -145,9 +145,9 @@ static void test_lines(void **state)
     int n = read_log(in_folder("log.jsonl"), steps, logged);
     for (int i = 0; i < n; i++) {
         double sum = 0;
-        for (int64_t k = steps[i] - KILN_DRAIN; k < steps[i]; k++)
+        for (int64_t k = steps[i] - KILN_COLLECT_EVERY; k < steps[i]; k++)
             sum += loss[k];
-        assert_near(logged[i], sum / KILN_DRAIN, 1e-5);
+        assert_near(logged[i], sum / KILN_COLLECT_EVERY, 1e-5);
     }
     kiln_history_free(&h);
     kiln_loader_free(loader);
