@@ -38,7 +38,11 @@ typedef struct kind {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kind kinds[KINDS] = {
-    {.name = "cpu", .table = &kiln_cpu_table, .looked = true}, {.name = "cuda"}, {.name = "opencl"}, {.name = "sim"}};
+    [KIND_CPU] = {.name = "cpu", .table = &kiln_cpu_table, .looked = true},
+    [KIND_CUDA] = {.name = "cuda"},
+    [KIND_OPENCL] = {.name = "opencl"},
+    [KIND_SIM] = {.name = "sim"},
+};
 
 /* ---- Finding plugins ---- */
 

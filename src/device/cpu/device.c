@@ -258,7 +258,7 @@ void kiln_cpu_execute(const void *p, const kiln_binding *binding, kiln_bad_index
     *bad = (kiln_bad_index){fault.kernel, fault.index, fault.limit};
 }
 
-static bool cpu_run(void *dev, void *p, const kiln_binding *binding)
+bool kiln_cpu_run(void *dev, void *p, const kiln_binding *binding)
 {
     (void)dev;
     const exec *e = p;
@@ -377,5 +377,5 @@ const kiln_device_table kiln_cpu_table = {.version = KILN_DEVICE_VERSION,
                                           .lower = kiln_cpu_lower,
                                           .dispose = kiln_cpu_dispose,
                                           .held = kiln_cpu_held,
-                                          .run = cpu_run,
+                                          .run = kiln_cpu_run,
                                           .wait = cpu_wait};

@@ -1,4 +1,5 @@
-/* The CPU's kernels for whoever runs plans on the host: the CPU device itself, and simulated devices. */
+/* The CPU's kernels for whoever runs plans on the host: the CPU device itself, simulated devices, and plugins that
+ * begin with them. */
 #ifndef KILN_CPU_CPU_H
 #define KILN_CPU_CPU_H
 
@@ -12,5 +13,8 @@ KILN_PLUGIN_API size_t kiln_cpu_held(void *dev, const void *exec);
 
 /* Runs all kernels with host addresses. A bad index ends the run at its kernel and is told in *bad. */
 KILN_PLUGIN_API void kiln_cpu_execute(const void *exec, const kiln_binding *binding, kiln_bad_index *bad);
+
+/* The same as a device that is done when it returns has it: the bad index is raised as an error. */
+KILN_PLUGIN_API bool kiln_cpu_run(void *dev, void *exec, const kiln_binding *binding);
 
 #endif
