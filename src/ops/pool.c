@@ -346,7 +346,7 @@ static bool read_request(kiln_call *c, bool flat, pool_kind kind, request *r)
 
 static bool infer_pool(kiln_call *c, bool flat, pool_kind kind)
 {
-    request r;
+    request r = {0};
     if (!read_request(c, flat, kind, &r))
         return false;
     const kiln_tensor *x = c->in[0];

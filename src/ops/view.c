@@ -239,7 +239,7 @@ static bool grad_permute(kiln_grad_call *g)
 {
     if (!g->need[0] || !g->gout[0])
         return true;
-    int64_t inverse[KILN_MAX_DIMS];
+    int64_t inverse[KILN_MAX_DIMS] = {0};
     for (int i = 0; i < g->attrs->nints; i++)
         inverse[g->attrs->i[i]] = i;
     g->gin[0] = kiln_permute(g->gout[0], g->attrs->nints, inverse);
