@@ -2,7 +2,7 @@
  * what it should have written is left alone. Tasks never share a target, so sums are added in the order of the indices
  * however many threads there are. */
 #include <string.h>
-#include "device/cpu/kernels/place.h"
+#include "device/cpu/kernels/strided.h"
 #include "device/cpu/common/ranges.h"
 #include "ops/op.h"
 

@@ -2,7 +2,7 @@
  * and copying one out. */
 #include <string.h>
 #include "device/cpu/common/call.h"
-#include "device/cpu/kernels/place.h"
+#include "device/cpu/kernels/strided.h"
 #include "device/cpu/common/ranges.h"
 #include "ops/op.h"
 

@@ -1,5 +1,5 @@
 /* require: a copy of the first operand, which is small, with a look at the second one. */
-#include "device/cpu/kernels/place.h"
+#include "device/cpu/kernels/strided.h"
 #include "device/cpu/common/ranges.h"
 #include "device/cpu/math/vector_math.h"
 #include "ops/op.h"

@@ -2,7 +2,7 @@
  * nothing on the way. Each step waits for the one before, so that several scans run side by side: neighbouring columns,
  * or rows where there is one column. */
 #include "device/cpu/common/call.h"
-#include "device/cpu/kernels/place.h"
+#include "device/cpu/kernels/strided.h"
 #include "device/cpu/common/ranges.h"
 #include "ops/op.h"
 

@@ -3,7 +3,7 @@
  * stable, which is what "lower index first" means. */
 #include <string.h>
 #include "core/half.h"
-#include "device/cpu/kernels/place.h"
+#include "device/cpu/kernels/strided.h"
 #include "device/cpu/common/ranges.h"
 #include "ops/op.h"
 

@@ -76,7 +76,7 @@ size_t kiln_cuda_scatter_add_workspace(const kiln_cuda_call *c);
 bool kiln_cuda_index_add(const kiln_cuda_call *c);
 size_t kiln_cuda_index_add_workspace(const kiln_cuda_call *c);
 
-/* place.cu */
+/* strided.cu */
 bool kiln_cuda_cat(const kiln_cuda_call *c);
 bool kiln_cuda_constant_pad(const kiln_cuda_call *c);
 bool kiln_cuda_as_strided_add(const kiln_cuda_call *c);

@@ -1,6 +1,6 @@
 /* The index kernels that need no indices: where each element goes is known from shapes alone. */
-#ifndef KILN_CPU_PLACE_H
-#define KILN_CPU_PLACE_H
+#ifndef KILN_CPU_STRIDED_H
+#define KILN_CPU_STRIDED_H
 
 #include "device/cpu/common/call.h"
 

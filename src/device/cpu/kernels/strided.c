@@ -1,5 +1,5 @@
-/* cat, constant_pad and as_strided_add: elements go to places that shapes and integers tell. */
-#include "device/cpu/kernels/place.h"
+/* cat, constant_pad and as_strided_add: elements go where shapes and integers say. */
+#include "device/cpu/kernels/strided.h"
 #include <string.h>
 #include "core/half.h"
 #include "device/cpu/common/ranges.h"

@@ -1,4 +1,4 @@
-/* cat, constant_pad, as_strided_add, as_strided_put and strided_copy: elements go to places that shapes and integers tell. Each
+/* cat, constant_pad, as_strided_add, as_strided_put and strided_copy: elements go where shapes and integers say. Each
  * element of a result is made by one thread, which finds what it is made of. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
