@@ -261,6 +261,27 @@ DEFINE_OWN(kiln_grad)
     }
 }
 
+DEFINE_OWN(kiln_autocast_scope_enter)
+{
+    kiln_autocast_scope scope = kiln_autocast_scope_enter((kiln_dtype)any_int());
+    kiln_autocast_scope_leave(&scope);
+    kiln_autocast_scope_leave(&scope);
+    must(kiln_autocast_dtype() == KILN_F32);
+}
+
+DEFINE_OWN(kiln_autocast_scope_leave)
+{
+    kiln_autocast_scope none = {.saved = KILN_F32};
+    kiln_autocast_scope_leave(&none);
+}
+
+DEFINE_OWN(kiln_autocast_scope_end)
+{
+    kiln_autocast_scope scope = kiln_autocast_scope_enter(byte() % 2 ? KILN_BF16 : KILN_F32);
+    scope.inside = byte() % 2;
+    kiln_autocast_scope_end(&scope);
+}
+
 DEFINE_OWN(kiln_grad_scope_enter)
 {
     kiln_grad_scope scope = kiln_grad_scope_enter(byte() % 2);

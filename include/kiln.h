@@ -12,6 +12,7 @@
 #include "kiln/tensor.h"
 #include "kiln/ops.h"
 #include "kiln/grad.h"
+#include "kiln/amp.h"
 #include "kiln/plan.h"
 #include "kiln/nn.h"
 #include "kiln/optim.h"

@@ -147,6 +147,9 @@ static void test_train(void **state)
     /* a second run moves the first aside */
     expect(0, "is now in kiln-run.1", "$K train --data digits:600 --epochs 1 --limit 3");
     assert_true(there("kiln-run.1/best.safetensors") && there("kiln-run/best.safetensors"));
+    expect(0, "autocast to bf16", "$K train --data digits:400 --epochs 1 --save amp --amp");
+    expect(0, "\"autocast\": \"bf16\"", "head -1 amp/log.jsonl");
+    expect(0, "accuracy", "$K eval amp --amp");
 }
 
 static void test_predict(void **state)

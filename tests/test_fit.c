@@ -87,6 +87,50 @@ static void test_learns(void **state)
     kiln_module_free(net);
 }
 
+/* Under autocast it learns as well, fit's option is the scope, to the bit, and results are those of evaluate under it.
+ */
+static void test_autocast(void **state)
+{
+    (void)state;
+    kiln_dataset *train = clouds(300, 1), *test = clouds(90, 2);
+    kiln_history h[3];
+    double loss[2];
+    for (int i = 0; i < 3; i++) { /* none, as an option, as a scope */
+        kiln_module *net = small_net();
+        kiln_autocast(i == 2 ? KILN_BF16 : KILN_F32) h[i] =
+            kiln_fit(net, train, .epochs = 12, .batch = 16, .validate = test, .metrics = KILN_ACCURACY,
+                     .autocast = i == 1 ? KILN_BF16 : 0);
+        assert_true(kiln_ok());
+        assert_int_equal(kiln_autocast_dtype(), KILN_F32);
+        assert_true(h[i].epochs[11].test.accuracy > 0.97);
+        if (i == 2) {
+            kiln_result r = kiln_evaluate(net, test, .autocast = KILN_BF16), plain = kiln_evaluate(net, test);
+            assert_near(r.loss, h[i].epochs[11].test.loss, 1e-6);
+            loss[0] = r.loss;
+            loss[1] = plain.loss;
+        }
+        kiln_module_free(net);
+    }
+    assert_true(loss[0] != loss[1]);
+    assert_near(loss[0], loss[1], 0.02);
+    for (int e = 0; e < 12; e++) {
+        assert_true(h[1].epochs[e].train.loss == h[2].epochs[e].train.loss);
+        assert_true(h[0].epochs[e].train.loss != h[1].epochs[e].train.loss);
+        assert_near(h[0].epochs[e].train.loss, h[1].epochs[e].train.loss, 0.02);
+    }
+    kiln_module *net = small_net();
+    kiln_history refused = kiln_fit(net, train, .autocast = KILN_F16);
+    expect_error(KILN_E_UNSUPPORTED, "fit", "scaled");
+    kiln_fit(net, train, .autocast = KILN_I64);
+    expect_error(KILN_E_DTYPE, "autocast", "i64");
+    assert_int_equal(refused.count, 0);
+    kiln_module_free(net);
+    for (int i = 0; i < 3; i++)
+        kiln_history_free(&h[i]);
+    kiln_data_free(train);
+    kiln_data_free(test);
+}
+
 /* The same as the loop a user would write, to the bit. */
 static void test_equals_explicit_loop(void **state)
 {
@@ -531,14 +575,14 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_learns),           core_test(test_equals_explicit_loop),
-        core_test(test_replays),          core_test(test_accumulation),
-        core_test(test_callbacks),        core_test(test_limit),
-        core_test(test_early_stop),       core_test(test_schedule),
-        core_test(test_averages),         core_test(test_nan),
-        core_test(test_bad_samples),      core_test(test_errors),
-        core_test(test_normalised_twice), core_test(test_modes),
-        core_test(test_memory_runs_out),
+        core_test(test_learns),    core_test(test_equals_explicit_loop),
+        core_test(test_replays),   core_test(test_accumulation),
+        core_test(test_callbacks), core_test(test_autocast),
+        core_test(test_limit),     core_test(test_early_stop),
+        core_test(test_schedule),  core_test(test_averages),
+        core_test(test_nan),       core_test(test_bad_samples),
+        core_test(test_errors),    core_test(test_normalised_twice),
+        core_test(test_modes),     core_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);
 }

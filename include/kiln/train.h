@@ -5,6 +5,7 @@
 #define KILN_TRAIN_H
 
 #include <signal.h>
+#include "kiln/amp.h"
 #include "kiln/io.h"
 
 #ifdef __cplusplus
@@ -121,6 +122,9 @@ typedef struct kiln_fit_options {
     int ncallbacks;
     volatile sig_atomic_t *stop; /* set it (in a signal handler) to end after the current step, with a checkpoint */
     volatile sig_atomic_t *save; /* set it for a checkpoint after the current step; fit sets it back and goes on */
+    kiln_dtype
+        autocast; /* KILN_BF16: forward passes and losses run under it, as inside kiln_autocast (kiln/amp.h). 0: as
+                     the calling thread has it. KILN_F16 wants its loss scaled, which fit does not do: refused */
 } kiln_fit_options;
 
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is
@@ -147,6 +151,7 @@ typedef struct kiln_evaluate_options {
     int64_t limit; /* samples at most; 0: all */
     FILE *progress;
     volatile sig_atomic_t *stop;
+    kiln_dtype autocast; /* KILN_BF16, KILN_F16; 0: as the calling thread has it. So has kiln_predict it */
 } kiln_evaluate_options;
 #define kiln_evaluate(...) KILN_CALL2_(kiln_evaluate_with, kiln_evaluate_options, __VA_ARGS__, )
 KILN_API void kiln_evaluate_(kiln_module *model, kiln_dataset *data, const kiln_evaluate_options *options,

@@ -14,6 +14,7 @@ static const option options[] = {
     OPTION_THREADS,
     OPTION_MEM_LIMIT,
     OPTION_TF32,
+    OPTION_AMP,
     {0}};
 
 enum { MOST_STEPS = 1 << 16 };

@@ -18,6 +18,7 @@ static const option options[] = {
     OPTION_THREADS,
     OPTION_MEM_LIMIT,
     OPTION_TF32,
+    OPTION_AMP,
     {"quiet", 'q', OPTION_FLAG, NULL, "no progress", 0, 0, NULL},
     {0}};
 

@@ -19,6 +19,7 @@ static const option options[] = {
     OPTION_DEVICE,
     OPTION_THREADS,
     OPTION_TF32,
+    OPTION_AMP,
     {0}};
 
 enum { BYTES = 256 };

@@ -14,6 +14,7 @@ static const option options[] = {
     OPTION_DEVICE,
     OPTION_THREADS,
     OPTION_TF32,
+    OPTION_AMP,
     {0}};
 
 /* Records a step, looks at its plan and forgets it; the description (if wanted) is freed with kiln_string_free. */

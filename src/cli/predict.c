@@ -22,6 +22,7 @@ static const option options[] = {
     OPTION_THREADS,
     OPTION_MEM_LIMIT,
     OPTION_TF32,
+    OPTION_AMP,
     {0}};
 
 enum { SHOWN = 10, DRAWN = 2 };

@@ -26,6 +26,8 @@ int use_device(const arguments *a, kiln_device *device)
     bool limit = has_option(a, "mem-limit") && given(a, "mem-limit");
     if (has_option(a, "tf32") && given(a, "tf32"))
         kiln_set_tf32(true);
+    if (has_option(a, "amp") && given(a, "amp"))
+        kiln_autocast_scope_enter(KILN_BF16); /* to the end of the command */
     if (!kiln_set_default_device(*device) || (limit && !kiln_memory_set_limit(*device, size_of(a, "mem-limit", 0))))
         return fail_kiln();
     return 0;

@@ -19,6 +19,7 @@ static const option options[] = {
     {"workers", 0, OPTION_COUNT, "N", "threads that prepare data (1)", 0, 256, NULL},
     OPTION_MEM_LIMIT,
     OPTION_TF32,
+    OPTION_AMP,
     {"epochs", 0, OPTION_COUNT, "N", "passes over the data (8; resnets 5, vit 10)", 1, 1e9, NULL},
     {"limit", 0, OPTION_COUNT, "N", "stop after N optimizer steps", 1, 1e15, NULL},
     {"batch", 0, OPTION_COUNT, "N", "samples at once (64; text 32)", 1, 1e9, NULL},

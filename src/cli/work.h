@@ -28,8 +28,13 @@
     {                                                                                                                  \
         "tf32", 0, OPTION_FLAG, NULL, "products of f32 may round to TF32 on a GPU: faster", 0, 0, NULL                 \
     }
+#define OPTION_AMP                                                                                                     \
+    {                                                                                                                  \
+        "amp", 0, OPTION_FLAG, NULL, "mixed precision: bf16 where that is fast (autocast)", 0, 0, NULL                 \
+    }
 
-/* Device, threads, memory limit and TF32 as the options say; options a command does not have are left alone. */
+/* Device, threads, memory limit, TF32 and autocast as the options say; options a command does not have are left alone.
+ */
 int use_device(const arguments *a, kiln_device *device);
 
 /* ---- Weights in files ---- */

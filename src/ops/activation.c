@@ -113,7 +113,7 @@ KILN_PW_GRAD_OF_GRAD(sigmoid_grad, kiln_rsub_scalar(kiln_mul_scalar(a, 2), 1))
 SLOPE_RECORD(sigmoid_grad, KILN_READS_X | KILN_READS_Y, KILN_READS_X)
 
 KILN_PW_GRAD1(logsigmoid, kiln_mul(gy, kiln_sigmoid(kiln_neg(x))))
-RECORD(logsigmoid, FLOAT)
+RECORD(logsigmoid, NONE)
 
 kiln_tensor *kiln_softplus(kiln_tensor *x, double beta, double threshold)
 {

@@ -313,6 +313,7 @@ const kiln_op kiln_op_dot = {
     .name = "dot",
     .attrs = "",
     .cls = KILN_CLASS_COMPOSITE,
+    .autocast = KILN_CAST_PROMOTE,
     .dtypes = KILN_T_NUMBERS,
     .min_in = 2,
     .max_in = 2,

@@ -283,7 +283,6 @@ const kiln_op kiln_op_rms_norm = {
     .name = "rms_norm",
     .attrs = "shape... | eps",
     .cls = KILN_CLASS_COMPOSITE,
-    .autocast = KILN_CAST_FLOAT,
     .dtypes = KILN_T_FLOATS,
     .min_in = 1,
     .max_in = 2,

@@ -218,6 +218,7 @@ kiln_tensor *kiln_rdiv_scalar(kiln_tensor *a, double s)
 KILN_PW_GRAD1Y(rdiv_scalar, kiln_neg(kiln_mul(gy, kiln_div(y, x))))
 const kiln_op kiln_op_rdiv_scalar = {KILN_PW_OP(rdiv_scalar, 1),
                                      .attrs = "| s",
+                                     .autocast = KILN_CAST_FLOAT,
                                      .dtypes = KILN_T_FLOATS,
                                      .lo = 0.5,
                                      .hi = 2,

@@ -56,7 +56,7 @@ KILN_PW_GRAD1Y(exp, kiln_mul(gy, y))
 RECORD(exp, FLOATS, FLOAT, 0, 0, FROM_RESULT)
 
 KILN_PW_GRAD1Y(exp2, kiln_mul_scalar(kiln_mul(gy, y), M_LN2))
-RECORD(exp2, FLOATS, FLOAT, 0, 0, FROM_RESULT)
+RECORD(exp2, FLOATS, NONE, 0, 0, FROM_RESULT)
 
 KILN_PW_GRAD1Y(expm1, kiln_mul(gy, kiln_add_scalar(y, 1)))
 RECORD(expm1, FLOATS, FLOAT, 0, 0, FROM_RESULT)
@@ -127,10 +127,10 @@ static kiln_tensor *erf_slope(kiln_tensor *x, kiln_tensor *gy, double sign)
     return kiln_mul_scalar(kiln_mul(gy, kiln_exp(kiln_neg(kiln_square(x)))), sign * M_2_SQRTPI);
 }
 KILN_PW_GRAD1(erf, erf_slope(x, gy, 1))
-RECORD(erf, FLOATS, FLOAT, 0, 0)
+RECORD(erf, FLOATS, NONE, 0, 0)
 
 KILN_PW_GRAD1(erfc, erf_slope(x, gy, -1))
-RECORD(erfc, FLOATS, FLOAT, 0, 0)
+RECORD(erfc, FLOATS, NONE, 0, 0)
 
 /* ---- Rounding ---- */
 

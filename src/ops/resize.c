@@ -133,6 +133,7 @@ const kiln_op kiln_op_interpolate = {
     .name = "interpolate",
     .attrs = "mode align_corners size...",
     .cls = KILN_CLASS_COMPOSITE,
+    .autocast = KILN_CAST_FLOAT,
     .dtypes = KILN_T_FLOATS,
     .min_in = 1,
     .max_in = 1,

@@ -4,6 +4,7 @@
 #include "optim/optim.h"
 #include "tensor/scope.h"
 #include "trace/trace.h"
+#include "trace/autocast.h"
 
 static bool check_limit(const char *who, kiln_params params, double limit)
 {
@@ -61,6 +62,7 @@ static kiln_tensor *clip_norm(kiln_trace *tr, kiln_params params, double max_nor
 
 kiln_tensor *kiln_clip_grad_norm(kiln_params params, double max_norm)
 {
+    KILN_NO_AUTOCAST;
     kiln_trace *tr = check_limit("clip_grad_norm", params, max_norm) ? kiln_trace_current() : NULL;
     kiln_tensor *norm = NULL;
     if (!tr)
@@ -83,6 +85,7 @@ static bool clip_value(kiln_trace *tr, kiln_params params, double limit)
 
 bool kiln_clip_grad_value(kiln_params params, double limit)
 {
+    KILN_NO_AUTOCAST;
     kiln_trace *tr = check_limit("clip_grad_value", params, limit) ? kiln_trace_current() : NULL;
     bool ok = false;
     if (tr)

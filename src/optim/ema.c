@@ -5,6 +5,7 @@
 #include "core/fail.h"
 #include "optim/optim.h"
 #include "tensor/scope.h"
+#include "trace/autocast.h"
 
 struct kiln_ema {
     double decay;
@@ -122,6 +123,7 @@ static bool for_each(kiln_ema *e, bool (*change)(kiln_tensor *average, kiln_tens
 
 bool kiln_ema_update(kiln_ema *e)
 {
+    KILN_NO_AUTOCAST;
     return for_each(e, blend);
 }
 

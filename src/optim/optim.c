@@ -9,6 +9,7 @@
 #include "optim/optim.h"
 #include "tensor/scope.h"
 #include "trace/shapes.h"
+#include "trace/autocast.h"
 
 /* ---- Making ---- */
 
@@ -326,6 +327,7 @@ static bool update_all(kiln_optim *o)
 
 bool kiln_optim_step(kiln_optim *o)
 {
+    KILN_NO_AUTOCAST;
     kiln_trace *tr = kiln_optim_given(o, "optimizer") ? kiln_trace_current() : NULL;
     if (!tr || !kiln_optim_settle(o))
         return false;

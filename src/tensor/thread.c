@@ -160,6 +160,7 @@ kiln_thread *kiln_thread_make(void)
     t->number = atomic_fetch_add(&threads, 1) + 1;
     t->default_device = KILN_CPU;
     t->grad_enabled = true;
+    t->autocast = KILN_F32;
     if (pthread_setspecific(key, t)) {
         kiln_free(t);
         return kiln_fail(KILN_E_MEMORY, NULL, "no room for the thread's state");

@@ -5,6 +5,7 @@
 #include "core/fail.h"
 #include "ops/helpers.h"
 #include "tensor/scope.h"
+#include "trace/autocast.h"
 #include "trace/memo.h"
 
 /* ---- Scopes and flags ---- */
@@ -419,6 +420,7 @@ static void end_walk(walk *w)
 
 static bool backward(kiln_tensor *output, kiln_tensor *grad, bool retain)
 {
+    KILN_NO_AUTOCAST;
     bool given = kiln_tensor_given(output, "backward", 1) && (!grad || kiln_tensor_usable(grad, "backward"));
     kiln_trace *tr = given ? kiln_trace_current() : NULL;
     if (!tr)
@@ -474,6 +476,7 @@ static bool mark_wanted(kiln_trace *tr, kiln_tensor *const *inputs, int n, bool 
 
 bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const *inputs, int n, kiln_tensor **grads)
 {
+    KILN_NO_AUTOCAST;
     for (int i = 0; grads && i < n; i++)
         grads[i] = NULL;
     if (!kiln_tensor_given(output, "grad", 1) || (grad_output && !kiln_tensor_usable(grad_output, "grad")))

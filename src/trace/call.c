@@ -2,6 +2,7 @@
 #include <string.h>
 #include "core/fail.h"
 #include "ops/widen.h"
+#include "trace/autocast.h"
 #include "trace/trace.h"
 
 static const char *operand_label(const kiln_tensor *t, int i, char *buffer, size_t size)
@@ -194,6 +195,23 @@ static bool call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_
     return th && (th->nframes ? call_on : call_without_scope)(op, in, nin, attrs, device, out);
 }
 
+/* The conversions are nobody's but the operation's; within it nothing else is converted. */
+static bool call_autocast(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs,
+                          kiln_tensor **out)
+{
+    kiln_tensor *own[KILN_MAX_INPUTS];
+    bool ok = false;
+    kiln_inner_scope {
+        if (kiln_autocast_operands(op, in, nin, own)) {
+            KILN_NO_AUTOCAST;
+            ok = call(op, own, nin, attrs, KILN_NO_DEVICE, out);
+        }
+        for (int j = 0; ok && j < (op->nout ? op->nout : 1); j++)
+            kiln_scope_hand_up(out[j]);
+    }
+    return ok;
+}
+
 bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs, kiln_tensor **out)
 {
     for (int j = 0; j < (op->nout ? op->nout : 1); j++)
@@ -205,6 +223,9 @@ bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln
         if (!(in[i] && in[i]->alive) && !(!in[i] && optional))
             return kiln_tensor_given(in[i], op->name, i + 1);
     }
+    const kiln_thread *th = kiln_thread_state();
+    if (th && kiln_autocasts(th, op))
+        return call_autocast(op, in, nin, attrs, out);
     return call(op, in, nin, attrs, KILN_NO_DEVICE, out);
 }
 

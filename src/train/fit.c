@@ -126,6 +126,7 @@ static bool note_first_step(kiln_training *t)
                             .epochs = t->o.epochs,
                             .seed = t->o.seed,
                             .tf32 = kiln_get_tf32(),
+                            .autocast = kiln_autocast_dtype(),
                             .threads = kiln_get_num_threads(),
                             .first_step = t->history.first_step};
     return kiln_log_run(&t->log, &about);
@@ -423,7 +424,8 @@ static kiln_history fit(kiln_module *model, kiln_dataset *train, const kiln_fit_
         kiln_module_train(model, true);
     bool done = false;
     kiln_on_device (t.device)
-        done = kiln_training_prepare(&t, train) && run(&t);
+        kiln_autocast(t.o.autocast ? t.o.autocast : kiln_autocast_dtype()) done =
+            kiln_ok() && kiln_training_prepare(&t, train) && run(&t);
     if (!done || !kiln_ok())
         t.history.stop = KILN_STOP_ERROR;
     kiln_progress_close(&t.progress);

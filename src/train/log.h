@@ -26,6 +26,7 @@ typedef struct kiln_log_about {
     uint64_t seed;
     int threads;
     bool tf32;
+    kiln_dtype autocast; /* KILN_F32: none */
     double first_step;
     const char *more; /* a JSON object whose members are added, or take the place of these; NULL: none */
 } kiln_log_about;

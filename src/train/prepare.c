@@ -22,6 +22,11 @@ static bool fill_options(kiln_training *t, int64_t samples)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!(all[i].value >= 0))
             return kiln_fail(KILN_E_ARGUMENT, "fit", "%s is %g: it must not be negative", all[i].name, all[i].value);
+    if (kiln_autocast_dtype() == KILN_F16) {
+        kiln_fail(KILN_E_UNSUPPORTED, "fit",
+                  "training under autocast to f16 wants its loss scaled, which fit does not do");
+        return kiln_hint("autocast to KILN_BF16 does not need it");
+    }
     if (o->ncallbacks && !o->callbacks)
         return kiln_fail(KILN_E_ARGUMENT, "fit", "there are %d callbacks, but .callbacks is NULL", o->ncallbacks);
     for (int i = 0; i < o->ncallbacks; i++)

@@ -1,0 +1,405 @@
+/* Autocast: every operation has the type that it has under PyTorch's on a GPU; what it computes is what the same
+ * operation gives with operands that were converted by hand, to the bit; weights are converted once a step and get
+ * gradients of their own type; gradients, updates and averages take no notice of it; scopes nest and end. */
+#include "support/core.h"
+#include "support/where.h"
+
+/* ctest: name=eager env=KILN_EAGER=1 */
+
+static const kiln_dtype floats[] = {KILN_F32, KILN_BF16, KILN_F16, KILN_F64};
+
+static kiln_dtype dtype_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
+        if (!strcmp(kiln_dtype_name(floats[i]), name))
+            return floats[i];
+    return KILN_DTYPES;
+}
+
+/* ---- Types, beside PyTorch's ---- */
+
+typedef kiln_tensor *T;
+
+static T image(T x)
+{
+    return kiln_reshape(x, KILN_SHAPE(1, 1, 4, 4));
+}
+
+static T row(T x)
+{
+    return kiln_select(x, 0, 0);
+}
+
+static T labels(void)
+{
+    return kiln_zeros(KILN_SHAPE(4), KILN_I64);
+}
+
+static T all(T (*reduce)(T, int, const int64_t *, bool), T x)
+{
+    return reduce(x, KILN_SHAPE(0, 1), false);
+}
+
+/* The operations of golden/autocast.txt, with operands a and b of shape [4, 4]. */
+static T apply(const char *name, T a, T b)
+{
+#define IS(text, ...)                                                                                                  \
+    if (!strcmp(name, text))                                                                                           \
+        return __VA_ARGS__;
+    IS("neg", kiln_neg(a))
+    IS("abs", kiln_abs(a))
+    IS("sqrt", kiln_sqrt(a))
+    IS("rsqrt", kiln_rsqrt(a))
+    IS("reciprocal", kiln_reciprocal(a))
+    IS("exp", kiln_exp(a))
+    IS("expm1", kiln_expm1(a))
+    IS("log", kiln_log(a))
+    IS("log2", kiln_log2(a))
+    IS("log10", kiln_log10(a))
+    IS("log1p", kiln_log1p(a))
+    IS("sin", kiln_sin(a))
+    IS("cos", kiln_cos(a))
+    IS("tan", kiln_tan(a))
+    IS("asin", kiln_asin(a))
+    IS("acos", kiln_acos(a))
+    IS("atan", kiln_atan(a))
+    IS("sinh", kiln_sinh(a))
+    IS("cosh", kiln_cosh(a))
+    IS("tanh", kiln_tanh(a))
+    IS("erf", kiln_erf(a))
+    IS("floor", kiln_floor(a))
+    IS("relu", kiln_relu(a))
+    IS("leaky_relu", kiln_leaky_relu(a, 0.01))
+    IS("elu", kiln_elu(a, 1))
+    IS("gelu", kiln_gelu(a))
+    IS("silu", kiln_silu(a))
+    IS("sigmoid", kiln_sigmoid(a))
+    IS("logsigmoid", kiln_logsigmoid(a))
+    IS("softplus", kiln_softplus(a, 1, 20))
+    IS("hardswish", kiln_hardswish(a))
+    IS("mish", kiln_mish(a))
+    IS("softmax", kiln_softmax(a, -1))
+    IS("log_softmax", kiln_log_softmax(a, -1))
+    IS("dropout", kiln_dropout(a, 0.5, true))
+    IS("sum", kiln_sum_all(a))
+    IS("mean", kiln_mean_all(a))
+    IS("prod", all(kiln_prod, a))
+    IS("amax", all(kiln_amax, a))
+    IS("var", kiln_var(a, KILN_SHAPE(0, 1), 1, false))
+    IS("std", kiln_std(a, KILN_SHAPE(0, 1), 1, false))
+    IS("logsumexp", kiln_logsumexp(a, KILN_SHAPE(-1), false))
+    IS("norm", kiln_norm(a, 2, KILN_SHAPE(0, 1), false))
+    IS("cumsum", kiln_cumsum(a, 0))
+    IS("cumprod", kiln_cumprod(a, 0))
+    IS("pow_scalar", kiln_pow_scalar(a, 3))
+    IS("square", kiln_square(a))
+    IS("add_scalar", kiln_add_scalar(a, 1))
+    IS("clamp", kiln_clamp(a, -1, 1))
+    IS("max_pool2d", kiln_max_pool2d(image(a), 2, 2))
+    IS("avg_pool2d", kiln_avg_pool2d(image(a), 2, 2))
+    IS("adaptive_avg_pool2d", kiln_adaptive_avg_pool2d(image(a), 2, 2))
+    IS("interpolate", kiln_interpolate(image(a), KILN_SHAPE(8, 8), KILN_LINEAR, false))
+    IS("transpose", kiln_transpose(a, 0, 1))
+    IS("flip", kiln_flip(a, KILN_SHAPE(0)))
+    IS("pad", kiln_pad(a, KILN_SHAPE(1, 1), KILN_PAD_CONSTANT, 0))
+    IS("tril", kiln_tril(a, 0))
+    IS("sort", kiln_sort(a, -1, false, NULL))
+    IS("max", kiln_max(a, 0, false, NULL))
+    IS("erfc", kiln_erfc(a))
+    IS("exp2", kiln_exp2(a))
+    IS("selu", kiln_selu(a))
+    IS("celu", kiln_celu(a, 1))
+    IS("hardsigmoid", kiln_hardsigmoid(a))
+    IS("softsign", kiln_softsign(a))
+    IS("asinh", kiln_asinh(a))
+    IS("acosh", kiln_acosh(a))
+    IS("atanh", kiln_atanh(a))
+    IS("round", kiln_round(a))
+    IS("frac", kiln_frac(a))
+    IS("rdiv_scalar", kiln_rdiv_scalar(a, 1))
+    IS("rsub_scalar", kiln_rsub_scalar(a, 1))
+    IS("remainder_scalar", kiln_remainder_scalar(a, 2))
+    IS("relu6", kiln_relu6(a))
+    IS("gelu_tanh", kiln_gelu_tanh(a))
+    IS("hardtanh", kiln_hardtanh(a, -1, 1))
+    IS("nearest", kiln_interpolate(image(a), KILN_SHAPE(8, 8), KILN_NEAREST, false))
+    IS("bicubic", kiln_interpolate(image(a), KILN_SHAPE(8, 8), KILN_BICUBIC, false))
+    IS("embedding", kiln_embedding(a, labels(), -1))
+    IS("index_select", kiln_index_select(a, 0, labels()))
+    IS("adaptive_max_pool2d", kiln_adaptive_max_pool2d(image(a), 2, 2))
+    IS("topk", kiln_topk(a, 2, -1, true, NULL))
+    IS("outer", kiln_outer(row(a), row(b)))
+    IS("hypot", kiln_hypot(a, b))
+    IS("fmod", kiln_fmod(a, b))
+    IS("cross_entropy", kiln_cross_entropy(a, labels()))
+    IS("nll_loss", kiln_nll_loss(a, labels(), NULL, -100, KILN_MEAN))
+    IS("matmul", kiln_matmul(a, b))
+    IS("linear", kiln_linear(a, b, NULL))
+    IS("conv2d", kiln_conv2d(image(a), image(b), NULL))
+    IS("conv_transpose2d", kiln_conv_transpose2d(image(a), image(b), NULL))
+    IS("einsum", kiln_einsum("ij,jk->ik", 2, (T[]){a, b}))
+    IS("dot", kiln_dot(row(a), row(b)))
+    IS("add", kiln_add(a, b))
+    IS("sub", kiln_sub(a, b))
+    IS("mul", kiln_mul(a, b))
+    IS("div", kiln_div(a, b))
+    IS("pow", kiln_pow(a, b))
+    IS("atan2", kiln_atan2(a, b))
+    IS("maximum", kiln_maximum(a, b))
+    IS("where", kiln_where(kiln_gt_scalar(a, 0), a, b))
+    IS("lerp", kiln_lerp(a, b, 0.5))
+    IS("addcmul", kiln_addcmul(a, b, b, 0.5))
+    IS("addcdiv", kiln_addcdiv(a, b, b, 0.5))
+    IS("cat", kiln_cat(2, (T[]){a, b}, 0))
+    IS("stack", kiln_stack(2, (T[]){a, b}, 0))
+    IS("mse_loss", kiln_mse_loss(a, b, KILN_MEAN))
+    IS("l1_loss", kiln_l1_loss(a, b, KILN_MEAN))
+    IS("huber_loss", kiln_huber_loss(a, b, 1, KILN_MEAN))
+    IS("smooth_l1_loss", kiln_smooth_l1_loss(a, b, 1, KILN_MEAN))
+    IS("bce_with_logits", kiln_binary_cross_entropy_with_logits(a, b, NULL, NULL, KILN_MEAN))
+    IS("kl_div", kiln_kl_div(a, b, false, KILN_MEAN))
+    IS("layer_norm", kiln_layer_norm(a, KILN_SHAPE(4), row(b), NULL, 1e-5))
+    IS("rms_norm", kiln_rms_norm(a, KILN_SHAPE(4), row(b), 1e-5))
+    IS("group_norm", kiln_group_norm(a, 2, row(b), NULL, 1e-5))
+    IS("batch_norm", kiln_batch_norm(a, NULL, NULL, row(b), row(b), true, 0.1, 1e-5))
+    IS("attention", kiln_scaled_dot_product_attention(image(a), image(b), image(b), NULL, 0, false, 0))
+    IS("scatter_add", kiln_scatter_add(a, 0, kiln_zeros(KILN_SHAPE(4, 4), KILN_I64), b))
+#undef IS
+    fail_msg("no operation %s", name);
+    return NULL;
+}
+
+static T operand(kiln_dtype dtype)
+{
+    return kiln_cast(kiln_full(KILN_SHAPE(4, 4), 0.5, KILN_F32), dtype);
+}
+
+static void test_types(void **state)
+{
+    (void)state;
+    FILE *f = fopen(test_file("golden/autocast.txt"), "r");
+    assert_non_null(f);
+    char line[160], name[32], lower[8], a[8], b[8], result[8];
+    int count = 0, wrong = 0;
+    while (fgets(line, sizeof line, f)) {
+        bool two = sscanf(line, "%31s %7s : %7s %7s -> %7s", name, lower, a, b, result) == 5 && strcmp(b, "->") != 0;
+        if (!two)
+            assert_int_equal(sscanf(line, "%31s %7s : %7s -> %7s", name, lower, a, result), 4);
+        kiln_scope {
+            T x = operand(dtype_named(a)), y = two ? operand(dtype_named(b)) : NULL, z = NULL;
+            kiln_autocast(dtype_named(lower)) z = apply(name, x, y);
+            if (!z || kiln_dtype_of(z) != dtype_named(result) || !kiln_eval()) {
+                print_error("%s here: %s\n", line, z ? kiln_dtype_name(kiln_dtype_of(z)) : kiln_last_error()->message);
+                wrong++;
+                kiln_error_clear();
+            }
+        }
+        count++;
+    }
+    fclose(f);
+    assert_true(count > 600);
+    assert_int_equal(wrong, 0);
+}
+
+/* ---- Values ---- */
+
+enum { IN = 12, HIDDEN = 16, CLASSES = 5, BATCH = 6 };
+
+typedef struct net {
+    T w1, b1, w2, b2, x, y;
+} net;
+
+static net make_net(void)
+{
+    kiln_manual_seed(3);
+    net n = {.w1 = kiln_keep(kiln_randn(KILN_SHAPE(HIDDEN, IN), KILN_F32)),
+             .b1 = kiln_keep(kiln_randn(KILN_SHAPE(HIDDEN), KILN_F32)),
+             .w2 = kiln_keep(kiln_randn(KILN_SHAPE(CLASSES, HIDDEN), KILN_F32)),
+             .b2 = kiln_keep(kiln_randn(KILN_SHAPE(CLASSES), KILN_F32)),
+             .x = kiln_keep(kiln_randn(KILN_SHAPE(BATCH, IN), KILN_F32)),
+             .y = kiln_keep(kiln_randint(0, CLASSES, KILN_SHAPE(BATCH), KILN_I64))};
+    for (T *p = &n.w1; p <= &n.b2; p++)
+        kiln_requires_grad(*p, true);
+    return n;
+}
+
+static void free_net(net *n)
+{
+    for (T *p = &n->w1; p <= &n->y; p++)
+        kiln_release(*p);
+}
+
+static T loss_of(const net *n)
+{
+    T h = kiln_gelu(kiln_linear(n->x, n->w1, n->b1));
+    return kiln_cross_entropy(kiln_linear(h, n->w2, n->b2), n->y);
+}
+
+/* The same with conversions written by hand. */
+static T loss_by_hand(const net *n, kiln_dtype d)
+{
+    T h = kiln_gelu(kiln_linear(kiln_cast(n->x, d), kiln_cast(n->w1, d), kiln_cast(n->b1, d)));
+    T out = kiln_linear(h, kiln_cast(n->w2, d), kiln_cast(n->b2, d));
+    return kiln_cross_entropy(kiln_cast(out, KILN_F32), n->y);
+}
+
+static void read_grads(const net *n, float *to)
+{
+    const T params[] = {n->w1, n->b1, n->w2, n->b2};
+    for (int i = 0; i < 4; i++) {
+        T g = kiln_grad_of(params[i]);
+        assert_non_null(g);
+        assert_int_equal(kiln_dtype_of(g), KILN_F32);
+        int64_t count = kiln_numel(g);
+        assert_true(kiln_read(g, to, (size_t)count * sizeof *to));
+        to += count;
+        kiln_zero_grad_of(params[i]);
+    }
+}
+
+enum { PARAMETERS = HIDDEN * IN + HIDDEN + CLASSES * HIDDEN + CLASSES };
+
+/* Also when kiln_backward stands inside the braces. */
+static void test_as_by_hand(void **state)
+{
+    (void)state;
+    net n = make_net();
+    for (int half = 1; half <= 2; half++)
+        for (int inside = 0; inside < 2; inside++) {
+            float cast[PARAMETERS], by_hand[PARAMETERS], loss[2];
+            kiln_step {
+                T l = NULL;
+                kiln_autocast(floats[half])
+                {
+                    l = loss_of(&n);
+                    if (inside)
+                        kiln_backward(l);
+                }
+                if (!inside)
+                    kiln_backward(l);
+                kiln_read(l, &loss[0], sizeof *loss);
+            }
+            read_grads(&n, cast);
+            kiln_step {
+                T l = loss_by_hand(&n, floats[half]);
+                kiln_backward(l);
+                kiln_read(l, &loss[1], sizeof *loss);
+            }
+            read_grads(&n, by_hand);
+            assert_true(kiln_ok());
+            assert_memory_equal(&loss[0], &loss[1], sizeof *loss);
+            assert_memory_equal(cast, by_hand, sizeof cast);
+        }
+    free_net(&n);
+}
+
+/* A weight that is used three times is converted once: planning makes one of equal conversions. */
+static void test_converted_once(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    kiln_plan_info one = {0}, three = {0};
+    T w = kiln_keep(kiln_randn(KILN_SHAPE(64, 64), KILN_F32)), x = kiln_keep(kiln_randn(KILN_SHAPE(8, 64), KILN_F32));
+    for (int times = 1; times <= 3; times += 2)
+        kiln_step {
+            T y = x;
+            kiln_autocast(KILN_BF16) for (int i = 0; i < times; i++) y = kiln_linear(y, w, NULL);
+            kiln_keep(y);
+            assert_true(kiln_plan_pending(times == 1 ? &one : &three));
+            kiln_discard();
+            kiln_release(y);
+        }
+    assert_int_equal(three.kernels - one.kernels, 2); /* two products more, and nothing else */
+    kiln_release(w);
+    kiln_release(x);
+}
+
+/* ---- Scopes ---- */
+
+static kiln_dtype type_of_product(T x)
+{
+    T y = kiln_matmul(x, x);
+    return y ? kiln_dtype_of(y) : KILN_DTYPES;
+}
+
+static void leave_by_return(void)
+{
+    kiln_autocast(KILN_F16) return;
+}
+
+static void test_scopes(void **state)
+{
+    (void)state;
+    kiln_scope {
+        T x = operand(KILN_F32);
+        assert_int_equal(kiln_autocast_dtype(), KILN_F32);
+        kiln_autocast(KILN_BF16)
+        {
+            assert_int_equal(type_of_product(x), KILN_BF16);
+            kiln_autocast(KILN_F16) assert_int_equal(type_of_product(x), KILN_F16);
+            kiln_autocast(KILN_F32)
+            {
+                assert_int_equal(type_of_product(x), KILN_F32);
+                assert_int_equal(kiln_autocast_dtype(), KILN_F32);
+            }
+            assert_int_equal(kiln_autocast_dtype(), KILN_BF16);
+        }
+        leave_by_return();
+        assert_int_equal(kiln_autocast_dtype(), KILN_F32);
+        assert_int_equal(type_of_product(x), KILN_F32);
+        kiln_autocast(KILN_F64) assert_int_equal(type_of_product(x), KILN_F32); /* as if it were not there */
+        expect_error(KILN_E_DTYPE, "autocast", "f64");
+        kiln_autocast((kiln_dtype)99)
+        {
+        }
+        expect_error(KILN_E_DTYPE, "autocast", "no dtype");
+        kiln_autocast(KILN_BF16) for (int i = 0; i < 2; i++) kiln_autocast(KILN_F16) break;
+        static bool told; /* it is said once */
+        const char *notice = kiln_next_notice();
+        assert_true(told || (notice && strstr(notice, "kiln_autocast")));
+        told = true;
+        assert_int_equal(kiln_autocast_dtype(), KILN_F32);
+    }
+}
+
+/* Optimizers that multiply matrices, clipping and averages are what they are outside. */
+static void test_updates_take_no_notice(void **state)
+{
+    (void)state;
+    float after[2][HIDDEN * IN], average[2][HIDDEN * IN];
+    for (int inside = 0; inside < 2; inside++) {
+        kiln_manual_seed(5);
+        kiln_module *m = kiln_nn_linear(IN, HIDDEN);
+        kiln_optim *o = kiln_optim_muon(kiln_parameters(m), .lr = 0.1);
+        kiln_ema *ema = kiln_ema_new(m, 0.5);
+        T x = kiln_keep(kiln_randn(KILN_SHAPE(BATCH, IN), KILN_F32)), w = kiln_module_tensor(m, "weight");
+        for (int step = 0; step < 3; step++)
+            kiln_step {
+                kiln_zero_grad(o);
+                T loss = kiln_mean_all(kiln_square(kiln_forward(m, x)));
+                kiln_autocast(inside ? KILN_BF16 : KILN_F32)
+                {
+                    kiln_backward(loss);
+                    kiln_clip_grad_norm(kiln_parameters(m), 0.5);
+                    kiln_optim_step(o);
+                    kiln_ema_update(ema);
+                }
+            }
+        assert_true(kiln_read(w, after[inside], sizeof after[inside]));
+        assert_true(kiln_read(kiln_ema_state(ema).tensors[0], average[inside], sizeof average[inside]));
+        kiln_release(x);
+        kiln_ema_free(ema);
+        kiln_optim_free(o);
+        kiln_module_free(m);
+    }
+    assert_memory_equal(after[0], after[1], sizeof after[0]);
+    assert_memory_equal(average[0], average[1], sizeof average[0]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {core_test(test_types), core_test(test_as_by_hand),
+                                       core_test(test_converted_once), core_test(test_scopes),
+                                       core_test(test_updates_take_no_notice)};
+    return CORE_MAIN(tests);
+}
