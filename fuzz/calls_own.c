@@ -267,6 +267,7 @@ DEFINE_OWN(kiln_autocast_scope_enter)
     kiln_autocast_scope_leave(&scope);
     kiln_autocast_scope_leave(&scope);
     must(kiln_autocast_dtype() == KILN_F32);
+    kiln_error_clear();
 }
 
 DEFINE_OWN(kiln_autocast_scope_leave)
