@@ -49,7 +49,8 @@ void command_help(const command *c, FILE *out)
             c->about ? c->about : "");
     for (const option *o = c->options; o->name; o++)
         help_option(o, out);
-    fputs("  --help                this text\n", out);
+    if (!c->options->name) /* where there are others it is not worth a line */
+        fputs("  --help                this text\n", out);
     if (has_models(c)) {
         fputs("Models:", out);
         for (const model_entry *m = model_table; m->name; m++)
