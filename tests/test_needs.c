@@ -9,6 +9,9 @@
 
 enum { LARGEST = 5000 }; /* elements of an operand: larger cases are about how work is split */
 
+static kiln_dtype dtype; /* of the operands */
+static double tolerance; /* with 16 bits: what is fused differs, and with it what is rounded */
+
 /* What a record says is read, and what was read, over all cases of an operation: KILN_READS_*. With all operands
  * wanting gradients, and with each alone: products read the other one. */
 enum { ALL = KILN_MAX_INPUTS, VARIANTS = ALL + 1 };
@@ -24,7 +27,7 @@ static bool place(const test_case *c, kiln_tensor **leaf)
         if (c->in[k].kind == '-')
             continue;
         ref_tensor values;
-        operand_values(c, k, KILN_F64, LAYOUT_DENSE, &values);
+        operand_values(c, k, dtype, LAYOUT_DENSE, &values);
         placed_operand placed = {0};
         bool ok = operand_place(&values, LAYOUT_DENSE, KILN_CPU, &placed);
         free(placed.bits);
@@ -62,11 +65,11 @@ static kiln_tensor *loss_of(const test_case *c, kiln_tensor *const *leaf, int64_
         return NULL;
     *node = node_of(c->op, first);
     for (int j = 0; j < (c->op->nout ? c->op->nout : 1); j++) {
-        if (!outs[j] || kiln_dtype_of(outs[j]) != KILN_F64 || !kiln_needs_grad(outs[j]))
+        if (!outs[j] || kiln_dtype_of(outs[j]) != dtype || !kiln_needs_grad(outs[j]))
             continue;
-        kiln_tensor *ramp = kiln_reshape(kiln_linspace(0.5, 1.5, kiln_numel(outs[j]), KILN_F64), kiln_ndim(outs[j]),
+        kiln_tensor *ramp = kiln_reshape(kiln_linspace(0.5, 1.5, kiln_numel(outs[j]), KILN_F32), kiln_ndim(outs[j]),
                                          kiln_shape(outs[j]));
-        kiln_tensor *sum = kiln_sum_all(kiln_mul(outs[j], ramp));
+        kiln_tensor *sum = kiln_sum_all(kiln_mul(kiln_cast(outs[j], KILN_F64), ramp));
         loss = loss ? kiln_add(loss, sum) : sum;
     }
     if (loss)
@@ -160,7 +163,7 @@ static void compare(const test_case *c, kiln_tensor *const *leaf, reads *r, int 
     kiln_error_clear();
     for (int k = 0; k < c->nin; k++) {
         double most = want[k] && got[k] ? largest_difference(want[k], got[k]) : want[k] || got[k] ? INFINITY : 0;
-        if (!(most <= 1e-12))
+        if (!(most <= tolerance))
             complain(c->op->name, "gradient %d of '%s' is another after a read: by %g", k, c->text, most);
         kiln_release(want[k]);
         kiln_release(got[k]);
@@ -179,8 +182,8 @@ static void check_case(const test_case *c, void *context)
         for (int variant = 0; variant < VARIANTS; variant++) {
             int wanted = 0;
             for (int k = 0; k < c->nin; k++) {
-                bool may = leaf[k] && kiln_dtype_of(leaf[k]) == KILN_F64 && !gradient_is_constant(c->op->name, k);
-                if (leaf[k] && kiln_dtype_of(leaf[k]) == KILN_F64)
+                bool may = leaf[k] && kiln_dtype_of(leaf[k]) == dtype && !gradient_is_constant(c->op->name, k);
+                if (leaf[k] && kiln_dtype_of(leaf[k]) == dtype)
                     kiln_requires_grad(leaf[k], may && (variant == ALL || variant == k));
                 wanted += may && (variant == ALL || variant == k);
             }
@@ -191,25 +194,33 @@ static void check_case(const test_case *c, void *context)
     kiln_memory_trim(KILN_CPU);
 }
 
-static void test_operations(void **state)
+static void check_operations(kiln_dtype with, double within)
 {
-    (void)state;
-    skip_if_eager();
     int64_t checked = 0;
+    dtype = with;
+    tolerance = within;
     for (int i = 0; i < kiln_op_count(); i++) {
         const kiln_op *op = kiln_op_at(i);
-        if (!suite_wants(op) || !(op->dtypes >> KILN_F64 & 1))
+        if (!suite_wants(op) || !(op->dtypes >> dtype & 1))
             continue;
         reads r = {0};
         suite_cases(op, check_case, &r);
         checked += r.checked;
         for (int v = 0; v < VARIANTS; v++)
-            if (r.said[v] & ~r.seen[v])
+            if (dtype == KILN_F64 && r.said[v] & ~r.seen[v])
                 complain(op->name, "keeps %#x in vain: reads %#x, where operand %d (%d: each) wants a gradient",
                          r.said[v] & ~r.seen[v], r.seen[v], v, ALL);
     }
     assert_true(checked > 100);
     assert_int_equal(complaints(), 0);
+}
+
+static void test_operations(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    check_operations(KILN_F64, 1e-12);
+    check_operations(KILN_BF16, 0.05);
 }
 
 int main(void)

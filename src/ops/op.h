@@ -230,6 +230,9 @@ extern const kiln_op *const kiln_ops_pointwise[],
                                                                                                 *const kiln_ops_move[];
 extern const kiln_op *const kiln_ops_samples[], *const kiln_ops_require[];
 
+/* KILN_READS_*: what the gradient of operand k reads, as the record says it. */
+unsigned kiln_op_reads(const kiln_op *op, int k);
+
 int kiln_op_count(void);
 const kiln_op *kiln_op_at(int i);
 const kiln_op *kiln_op_find(const char *name); /* NULL when there is none */

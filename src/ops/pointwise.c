@@ -159,14 +159,28 @@ kiln_tensor *kiln_pw_call_scalar(const kiln_op *op, kiln_tensor *x, double s)
 
 /* ---- Gradients ---- */
 
+/* What the gradients that are wanted read. */
+static unsigned wanted_reads(const kiln_grad_call *g)
+{
+    unsigned reads = 0;
+    for (int k = 0; k < g->nin; k++)
+        reads |= g->need[k] ? kiln_op_reads(g->op, k) : 0;
+    return reads;
+}
+
 kiln_tensor *kiln_pw_result(const kiln_grad_call *g)
 {
     kiln_tensor *in[3] = {NULL};
-    if (!kiln_is_half((kiln_dtype)g->out[0]->dtype))
+    if (!kiln_is_half((kiln_dtype)g->out[0]->dtype) || !(wanted_reads(g) & KILN_READS_RESULT))
         return g->out[0];
     for (int i = 0; i < g->nin; i++)
         in[i] = kiln_widen(g->in[i]);
     return kiln_op_one(g->op, in, g->nin, g->attrs);
+}
+
+kiln_tensor *kiln_pw_wide(const kiln_grad_call *g, int operand)
+{
+    return wanted_reads(g) >> operand & 1 ? kiln_widen(g->in[operand]) : g->in[operand];
 }
 
 bool kiln_pw_zero_grad(kiln_grad_call *g)

@@ -106,6 +106,9 @@ kiln_tensor *kiln_pw_call_as(const kiln_op *op, kiln_dtype dtype, kiln_tensor *c
 /* The result that a gradient is told from: as it is, or, where it was rounded to 16 bits, computed anew in f32. */
 kiln_tensor *kiln_pw_result(const kiln_grad_call *g);
 
+/* An operand in f32 where it is half, if the gradients that are wanted read it: others may have been given up. */
+kiln_tensor *kiln_pw_wide(const kiln_grad_call *g, int operand);
+
 /* A gradient rule that says the operation is constant almost everywhere. */
 bool kiln_pw_zero_grad(kiln_grad_call *g);
 
@@ -138,13 +141,13 @@ bool kiln_pw_gate_grad(kiln_grad_call *g);
 
 /* A rule for one operand: its gradient from x (the operand) and gy (the result's gradient); KILN_PW_GRAD1Y: and from y,
  * the result. */
-#define KILN_PW_GRAD1(name, ...)  KILN_PW_RULE1_(name, kiln_widen, NULL, __VA_ARGS__)
-#define KILN_PW_GRAD1Y(name, ...) KILN_PW_RULE1_(name, kiln_widen, kiln_pw_result(g), __VA_ARGS__)
-#define KILN_PW_ROW1(name, ...)   KILN_PW_RULE1_(name, KILN_PW_AS_IT_IS_, g->out[0], __VA_ARGS__)
-#define KILN_PW_RULE1_(name, wide, result, ...)                                                                        \
+#define KILN_PW_GRAD1(name, ...)  KILN_PW_RULE1_(name, kiln_pw_wide, kiln_widen, NULL, __VA_ARGS__)
+#define KILN_PW_GRAD1Y(name, ...) KILN_PW_RULE1_(name, kiln_pw_wide, kiln_widen, kiln_pw_result(g), __VA_ARGS__)
+#define KILN_PW_ROW1(name, ...)   KILN_PW_RULE1_(name, KILN_PW_OPERAND_, KILN_PW_AS_IT_IS_, g->out[0], __VA_ARGS__)
+#define KILN_PW_RULE1_(name, operand, wide, result, ...)                                                               \
     static bool name##_rule(kiln_grad_call *g)                                                                         \
     {                                                                                                                  \
-        kiln_tensor *x = wide(g->in[0]), *y = result, *gy = wide(g->gout[0]);                                          \
+        kiln_tensor *x = operand(g, 0), *y = result, *gy = wide(g->gout[0]);                                           \
         const double *f = g->attrs->f;                                                                                 \
         (void)x, (void)y, (void)f;                                                                                     \
         KILN_GIN(0, __VA_ARGS__);                                                                                      \
@@ -152,13 +155,13 @@ bool kiln_pw_gate_grad(kiln_grad_call *g);
     }
 
 /* A rule for two operands a and b. */
-#define KILN_PW_GRAD2(name, ga, gb)  KILN_PW_RULE2_(name, kiln_widen, NULL, ga, gb)
-#define KILN_PW_GRAD2Y(name, ga, gb) KILN_PW_RULE2_(name, kiln_widen, kiln_pw_result(g), ga, gb)
-#define KILN_PW_ROW2(name, ga, gb)   KILN_PW_RULE2_(name, KILN_PW_AS_IT_IS_, g->out[0], ga, gb)
-#define KILN_PW_RULE2_(name, wide, result, ga, gb)                                                                     \
+#define KILN_PW_GRAD2(name, ga, gb)  KILN_PW_RULE2_(name, kiln_pw_wide, kiln_widen, NULL, ga, gb)
+#define KILN_PW_GRAD2Y(name, ga, gb) KILN_PW_RULE2_(name, kiln_pw_wide, kiln_widen, kiln_pw_result(g), ga, gb)
+#define KILN_PW_ROW2(name, ga, gb)   KILN_PW_RULE2_(name, KILN_PW_OPERAND_, KILN_PW_AS_IT_IS_, g->out[0], ga, gb)
+#define KILN_PW_RULE2_(name, operand, wide, result, ga, gb)                                                            \
     static bool name##_rule(kiln_grad_call *g)                                                                         \
     {                                                                                                                  \
-        kiln_tensor *a = wide(g->in[0]), *b = wide(g->in[1]), *y = result, *gy = wide(g->gout[0]);                     \
+        kiln_tensor *a = operand(g, 0), *b = operand(g, 1), *y = result, *gy = wide(g->gout[0]);                       \
         (void)a, (void)b, (void)y;                                                                                     \
         KILN_GIN(0, ga);                                                                                               \
         KILN_GIN(1, gb);                                                                                               \
@@ -169,7 +172,8 @@ bool kiln_pw_gate_grad(kiln_grad_call *g);
 #define KILN_PW_GRAD_OF_GRAD(name, second)                                                                             \
     KILN_PW_GRAD2(name, kiln_mul(kiln_mul(gy, b), second), kiln_op_one(g->op, KILN_IN(a, gy), g->attrs))
 
-#define KILN_PW_AS_IT_IS_(t) (t)
+#define KILN_PW_AS_IT_IS_(t)   (t)
+#define KILN_PW_OPERAND_(g, i) ((g)->in[i])
 
 /* gy in f32 where it is half and what is made of it will be summed back to the shape of t. */
 static inline kiln_tensor *kiln_pw_spread(kiln_tensor *gy, const kiln_tensor *t)

@@ -342,7 +342,7 @@ kiln_tensor *kiln_addcdiv(kiln_tensor *x, kiln_tensor *a, kiln_tensor *b, double
 }
 static bool addcdiv_rule(kiln_grad_call *g)
 {
-    kiln_tensor *gy = kiln_widen(g->gout[0]), *a = kiln_widen(g->in[1]), *b = kiln_widen(g->in[2]);
+    kiln_tensor *gy = kiln_widen(g->gout[0]), *a = kiln_pw_wide(g, 1), *b = kiln_pw_wide(g, 2);
     double value = g->attrs->f[0];
     KILN_GIN(0, g->gout[0]);
     KILN_GIN(1, kiln_div(kiln_mul_scalar(gy, value), b));

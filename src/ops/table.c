@@ -36,3 +36,17 @@ const kiln_op *kiln_op_find(const char *name)
                 return *op;
     return NULL;
 }
+
+unsigned kiln_op_reads(const kiln_op *op, int k)
+{
+    static const uint16_t unless_skipped[] = {
+        KILN_READS_OPERANDS,
+        [KILN_SKIPS_OPERANDS] = KILN_READS_RESULT,
+        [KILN_SKIPS_RESULTS] = KILN_READS_OPERANDS,
+        [KILN_SKIPS_BOTH] = KILN_READS_NOTHING,
+    };
+    unsigned said = 0;
+    for (int i = 0; i <= k && i < 3; i++)
+        said = op->grad_reads[i] ? op->grad_reads[i] : said;
+    return said ? said : unless_skipped[op->grad_skips];
+}

@@ -6,6 +6,7 @@
  * its own. */
 #include "core/alloc.h"
 #include "ops/helpers.h"
+#include "ops/widen.h"
 #include "tensor/memory.h"
 #include "trace/trace.h"
 
@@ -29,30 +30,17 @@ bool kiln_trace_walked(kiln_trace *tr, int32_t value)
 
 /* ---- Reaching back ---- */
 
-/* What the gradient of operand k reads, as the record says it. */
-static unsigned said_of(const kiln_op *op, int k)
-{
-    static const uint16_t unless_skipped[] = {
-        KILN_READS_OPERANDS,
-        [KILN_SKIPS_OPERANDS] = KILN_READS_RESULT,
-        [KILN_SKIPS_RESULTS] = KILN_READS_OPERANDS,
-        [KILN_SKIPS_BOTH] = KILN_READS_NOTHING,
-    };
-    unsigned said = 0;
-    for (int i = 0; i <= k && i < 3; i++)
-        said = op->grad_reads[i] ? op->grad_reads[i] : said;
-    return said ? said : unless_skipped[op->grad_skips];
-}
-
 unsigned kiln_trace_reads(const kiln_trace *tr, const kiln_node *n)
 {
     unsigned reads = 0;
     for (int k = 0; k < n->nin && n->op->cls != KILN_CLASS_VIEW; k++) {
         int32_t operand = tr->operands[n->in + k];
         if (operand >= 0 && tr->values[operand].requires_grad)
-            reads |= said_of(n->op, k);
+            reads |= kiln_op_reads(n->op, k);
     }
-    return reads;
+    /* A result that was rounded to 16 bits is computed anew, from the operands (kiln_pw_result). */
+    bool rounded = n->op->cls == KILN_CLASS_POINTWISE && kiln_is_half((kiln_dtype)tr->values[n->out].dtype);
+    return rounded && reads & KILN_READS_RESULT ? reads | KILN_READS_OPERANDS : reads;
 }
 
 static void mark_reads(kiln_trace *tr, const kiln_node *n)
