@@ -94,7 +94,7 @@ static void test_autocast(void **state)
     (void)state;
     kiln_dataset *train = clouds(300, 1), *test = clouds(90, 2);
     kiln_history h[3];
-    double loss[2];
+    double loss[2] = {0};
     for (int i = 0; i < 3; i++) { /* none, as an option, as a scope */
         kiln_module *net = small_net();
         kiln_autocast(i == 2 ? KILN_BF16 : KILN_F32) h[i] =
