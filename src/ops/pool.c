@@ -562,7 +562,8 @@ NODE(adaptive_max_pool, "out_h out_w", KILN_T_FLOATS, 2, adaptive_infer, NULL, m
 PUBLIC(max_pool1d, MAXIMUM, true, KILN_T_NUMBERS, "kernel stride padding dilation ceil_mode", "d[2,3,8] | 2 0 0 0 0",
        "d[2,3,8] | 3 2 1 2 1", "d[3,8] | 3 1 1 1 0");
 PUBLIC(max_pool2d, MAXIMUM, false, KILN_T_NUMBERS, MAX_ATTRS " ceil_mode", "d[2,3,6,6] | 2 2 0 0 0 0 0 0 0",
-       "d[2,2,7,6] | 3 2 2 3 1 1 1 1 1", "d[2,5,5] | 3 3 1 1 1 1 1 1 0");
+       "d[1,1,4,4] | 2 2 0 0 0 0 0 0 0", "d[1,3,2,2] | 2 2 0 0 0 0 0 0 0", "d[2,2,7,6] | 3 2 2 3 1 1 1 1 1",
+       "d[2,5,5] | 3 3 1 1 1 1 1 1 0");
 PUBLIC(avg_pool1d, AVERAGE, true, AVERAGED, "kernel stride padding ceil_mode include_pad", "x[2,3,8] | 2 0 0 0 1",
        "x[2,3,8] | 3 2 1 1 1", "x[3,8] | 3 2 1 1 0");
 PUBLIC(avg_pool2d, AVERAGE, false, AVERAGED, AVG_ATTRS " ceil_mode include_pad", "x[2,3,6,6] | 2 2 0 0 0 0 0 1",

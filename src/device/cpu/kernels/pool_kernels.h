@@ -102,7 +102,8 @@ static void max2(const float *x, int64_t planes, int64_t rows, int64_t columns, 
                 in_plane = in_plane < rows ? in_plane : 0;
                 const float *upper = x + (row + r) * 2 * width + column;
                 int64_t first = in_plane * 2 * width + column, lower = width;
-                if (row + r == total - 1) { /* behind it there is nothing to read */
+                int64_t read = (row + r) * 2 * width + column + width + (n + VECTOR - 1) / VECTOR * VECTOR;
+                if (read > total * 2 * width) { /* behind the last plane there is nothing to read */
                     lower = PIECE + VECTOR;
                     memcpy(last, upper, (size_t)n * sizeof *last);
                     memcpy(last + lower, upper + width, (size_t)n * sizeof *last);
