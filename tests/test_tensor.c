@@ -458,9 +458,21 @@ static void test_errors_leak_nothing(void **state)
     assert_int_equal(core_memory(), before);
 }
 
+/* Sizes whose product no number holds are none of a tensor's, also where another one is 0. */
+static void test_huge_and_empty(void **state)
+{
+    (void)state;
+    kiln_scope {
+        kiln_tensor *x = kiln_zeros(KILN_SHAPE(0, 3), KILN_F32);
+        assert_null(kiln_reshape(x, KILN_SHAPE(INT64_MAX, 0, INT64_MAX, 4)));
+        expect_error(KILN_E_SHAPE, "view", "not one a tensor can have");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        core_test(test_huge_and_empty),
         core_test(test_new),
         core_test(test_every_dtype),
         core_test(test_item),

@@ -125,7 +125,8 @@ void kiln_dense_strides(int ndim, const int64_t *shape, int64_t *stride)
     int64_t step = 1;
     for (int d = ndim; d-- > 0;) {
         stride[d] = step;
-        step *= shape[d] > 0 ? shape[d] : 1;
+        if (__builtin_mul_overflow(step, shape[d] > 0 ? shape[d] : 1, &step))
+            step = 0; /* sizes that no tensor can have: whoever asks for it refuses them */
     }
 }
 
