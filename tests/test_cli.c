@@ -150,6 +150,8 @@ static void test_train(void **state)
     expect(0, "autocast to bf16", "$K train --data digits:400 --epochs 1 --save amp --amp");
     expect(0, "\"autocast\": \"bf16\"", "head -1 amp/log.jsonl");
     expect(0, "accuracy", "$K eval amp --amp");
+    expect(0, NULL, "$K predict amp --amp");
+    expect(0, "autocast to bf16", "$K train --data digits:400 --epochs 2 --save amp --resume"); /* as it was begun */
 }
 
 static void test_predict(void **state)
@@ -322,6 +324,7 @@ static void test_text(void **state)
     char *first = strdup(out);
     expect(0, NULL, "$K generate text --prompt 'the quick brown fox is longer' --length 30 --seed 3");
     assert_string_equal(first, out);
+    expect(0, NULL, "$K generate text --prompt the --length 10 --amp");
     expect(0, NULL, "$K generate text --prompt 'the quick brown fox is longer' --length 30 --seed 4");
     assert_string_not_equal(first, out);
     free(first);

@@ -256,6 +256,19 @@ static void test_sizes_of_filled(void **state)
     assert_null(kiln_loader_new(filled_data, .augment = {.reserved_ = {1}}));
     refused("does not have");
 
+    /* Called without the lines of the headers. */
+    assert_null(kiln_data_generator_(NULL, sizeof(kiln_data_info), read_ones, NULL));
+    refused("NULL");
+    assert_false(kiln_schedule_set_(filled_schedule, NULL, sizeof(kiln_schedule_state)));
+    refused("NULL");
+    assert_null(kiln_data_generator_(&about, 0, read_ones, NULL));
+    refused("0 bytes");
+    fill_data(NULL, sizeof(kiln_data_info));
+    fill_cache(NULL, sizeof(kiln_plan_cache));
+    fill_schedule(NULL, sizeof(kiln_schedule_state));
+    fill_defaults(NULL, sizeof(kiln_optim_options));
+    fill_result(NULL, sizeof(kiln_result));
+
     kiln_schedule_free(filled_schedule);
     kiln_optim_free(optim);
     kiln_loader_free(filled_loader);

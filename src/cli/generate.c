@@ -98,7 +98,7 @@ static bool next_logits(writer *w, float *logits)
     kiln_no_grad
         kiln_scope {
             kiln_tensor *out = kiln_index_select(kiln_forward(w->module, w->x), 1, w->row);
-            ok = ok && kiln_read(out, logits, BYTES * sizeof *logits);
+            ok = ok && kiln_read(kiln_cast(out, KILN_F32), logits, BYTES * sizeof *logits);
         }
     return ok;
 }

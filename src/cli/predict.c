@@ -63,7 +63,7 @@ static bool compute(const network *n, const kiln_batch *b, buffers *m)
     kiln_no_grad
         kiln_scope {
             kiln_tensor *out = kiln_forward(n->module, b->x);
-            ok = kiln_read(out, m->out, (size_t)(b->size * m->outputs) * sizeof *m->out) &&
+            ok = kiln_read(kiln_cast(out, KILN_F32), m->out, (size_t)(b->size * m->outputs) * sizeof *m->out) &&
                  kiln_read(b->x, m->x, (size_t)(b->size * m->inputs) * sizeof *m->x) &&
                  (!b->y || kiln_read(b->y, m->y, (size_t)b->size * sizeof *m->y));
         }
@@ -167,7 +167,7 @@ static int predict_picture(const network *n, const char *path, kiln_device devic
     kiln_no_grad
         kiln_scope {
             kiln_tensor *x = kiln_tensor_new(pixels, KILN_F32, 4, shape, device);
-            if (!kiln_read(kiln_forward(n->module, x), out, (size_t)n->outputs * sizeof *out))
+            if (!kiln_read(kiln_cast(kiln_forward(n->module, x), KILN_F32), out, (size_t)n->outputs * sizeof *out))
                 code = fail_kiln();
         }
     prediction p = {.file = path};

@@ -267,6 +267,7 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
                   .ema = number_from(&from, "ema", 0),
                   .no_shuffle = given(a, "no-shuffle") || meta_number(kept, "no-shuffle", 0) != 0,
                   .flip = given(a, "flip") || meta_number(kept, "flip", 0) != 0,
+                  .amp = given(a, "amp") || meta_number(kept, "amp", 0) != 0,
                   .crop = count_from(&from, "crop", 0)};
     text_from(&from, "optim", d->optim, r->optim, sizeof r->optim);
     text_from(&from, "schedule", d->schedule, r->schedule, sizeof r->schedule);
@@ -310,12 +311,12 @@ char *recipe_meta(const recipe *r, const char *model)
 {
     char *shown = shown_text(model);
     json_t *o =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:s, s:s, s:s}", "epochs",
-                  (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate", (json_int_t)r->accumulate,
-                  "warmup", (json_int_t)r->warmup, "early-stop", (json_int_t)r->early_stop, "seed", (json_int_t)r->seed,
-                  "lr", r->lr, "weight-decay", r->weight_decay, "momentum", r->momentum, "clip", r->clip, "ema", r->ema,
-                  "no-shuffle", (int)r->no_shuffle, "flip", (int)r->flip, "crop", (json_int_t)r->crop, "optim",
-                  r->optim, "schedule", r->schedule, "model", shown);
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i, s:I, s:s, s:s, s:s}",
+                  "epochs", (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate",
+                  (json_int_t)r->accumulate, "warmup", (json_int_t)r->warmup, "early-stop", (json_int_t)r->early_stop,
+                  "seed", (json_int_t)r->seed, "lr", r->lr, "weight-decay", r->weight_decay, "momentum", r->momentum,
+                  "clip", r->clip, "ema", r->ema, "no-shuffle", (int)r->no_shuffle, "flip", (int)r->flip, "amp",
+                  (int)r->amp, "crop", (json_int_t)r->crop, "optim", r->optim, "schedule", r->schedule, "model", shown);
     free(shown);
     char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);

@@ -25,8 +25,7 @@ void say_start(const training *t)
     bool cpu = t->device == KILN_CPU;
     printf("device   %s (%s, %d %s)%s%s\n", kiln_device_name(t->device), info.name,
            cpu ? kiln_get_num_threads() : info.threads, cpu ? "threads" : "multiprocessors",
-           info.capability[0] && kiln_get_tf32() ? ", products in TF32" : "",
-           kiln_autocast_dtype() == KILN_BF16 ? ", autocast to bf16" : "");
+           info.capability[0] && kiln_get_tf32() ? ", products in TF32" : "", r->amp ? ", autocast to bf16" : "");
     say("model    %s, %s parameters\n", t->net.given, show_count(kiln_parameter_count(t->net.module)));
     say("data     %s, %s to train, %s to test, each %s", t->data.given, show_count(kiln_data_count(t->data.train)),
         show_count(kiln_data_count(t->data.test)), d->text ? "" : show_shape(d->x.ndim, d->x.shape));

@@ -19,6 +19,8 @@ bool kiln_sized_unused(const char *operation, const void *reserved, size_t size)
 bool kiln_sized_take(const char *operation, void *own, size_t own_size, const void *given, size_t size)
 {
     memset(own, 0, own_size);
+    if (!given)
+        return kiln_fail(KILN_E_ARGUMENT, operation, "the struct that says what to do is NULL");
     if (!size || size > LARGEST)
         return kiln_fail(KILN_E_ARGUMENT, operation, "a struct of %zu bytes is none of this function's", size);
     if (size > own_size && !kiln_sized_unused(operation, (const char *)given + own_size, size - own_size))
@@ -46,6 +48,8 @@ bool kiln_options_take(const char *operation, void *own, size_t size, const void
 void kiln_sized_give(void *to, size_t size, const void *own, size_t own_size)
 {
     size_t known = size < own_size ? size : own_size;
+    if (!to)
+        return;
     memcpy(to, own, known);
     memset((char *)to + known, 0, size - known);
 }

@@ -16,7 +16,8 @@ bool kiln_options_take(const char *operation, void *own, size_t size, const void
 #define KILN_TAKE_SIZED(operation, own, given, size) kiln_sized_take(operation, &(own), sizeof(own), given, size)
 bool kiln_sized_take(const char *operation, void *own, size_t own_size, const void *given, size_t size);
 
-/* *to, of `size` bytes, becomes what both sides know of `own`; what only the other side knows is 0. */
+/* *to, of `size` bytes, becomes what both sides know of `own`; what only the other side knows is 0. NULL: nobody wants
+ * it. */
 #define KILN_GIVE_SIZED(to, size, own) kiln_sized_give(to, size, &(own), sizeof(own))
 void kiln_sized_give(void *to, size_t size, const void *own, size_t own_size);
 

@@ -7,15 +7,15 @@
 /* ---- cat ---- */
 
 /* The result as rows: each is one span of every operand in turn. In words. */
-typedef struct summing {
+typedef struct joining {
     int n;
     int64_t begin[KILN_CUDA_INPUTS + 1]; /* of each span in a row; then the row's length */
     const void *from[KILN_CUDA_INPUTS];
     int64_t words; /* of the result */
-} summing;
+} joining;
 
 template <typename W>
-static __global__ void join_words(W *__restrict__ y, const __grid_constant__ summing j, const int32_t *stop)
+static __global__ void join_words(W *__restrict__ y, const __grid_constant__ joining j, const int32_t *stop)
 {
     if (stop && *stop)
         return;
@@ -35,7 +35,7 @@ static __global__ void join_words(W *__restrict__ y, const __grid_constant__ sum
     }
 }
 
-template <typename W> static void launch_join(const kiln_cuda_call *c, summing j)
+template <typename W> static void launch_join(const kiln_cuda_call *c, joining j)
 {
     for (int i = 0; i <= j.n; i++)
         j.begin[i] /= (int64_t)sizeof(W);
@@ -46,7 +46,7 @@ template <typename W> static void launch_join(const kiln_cuda_call *c, summing j
 
 bool kiln_cuda_cat(const kiln_cuda_call *c)
 {
-    summing j = {};
+    joining j = {};
     int64_t size = (int64_t)kiln_dtype_size(c->out[0].dtype), at = 0;
     uint64_t word = kiln_cuda_common(16, (uint64_t)(uintptr_t)c->out[0].data);
     for (int i = 0; i < c->nin; i++) {
