@@ -23,10 +23,11 @@ typedef struct module_entry {
 typedef struct call_pool {
     kiln_tensor *tensors[TENSORS_KEPT];
     kiln_tensor *kept[TENSORS_KEPT]; /* out of the scope: released at the end */
-    int ntensors, nkept, nmodules, noptims, nschedules, nemas, ndatasets, nloaders, nfiles;
+    int ntensors, nkept, nmodules, noptims, nschedules, nscalers, nemas, ndatasets, nloaders, nfiles;
     module_entry modules[MODULES_KEPT];
     kiln_optim *optims[OTHERS_KEPT];
     kiln_schedule *schedules[OTHERS_KEPT];
+    kiln_scaler *scalers[OTHERS_KEPT];
     kiln_ema *emas[OTHERS_KEPT];
     kiln_dataset *datasets[2 * OTHERS_KEPT];
     kiln_loader *loaders[OTHERS_KEPT];
@@ -92,6 +93,7 @@ kiln_module *any_module(void);
 kiln_module *take_module(void); /* one that is given away: it leaves the pool */
 kiln_optim *any_optim(void);
 kiln_schedule *any_schedule(void);
+kiln_scaler *any_scaler(void);
 kiln_ema *any_ema(void);
 kiln_dataset *any_dataset(void);
 kiln_dataset *small_dataset(void); /* one that may be gone through, or NULL */
@@ -127,6 +129,7 @@ void after_same(const kiln_tensor *t, const kiln_tensor *given);
 void after_maybe(bool got);
 void after_module(kiln_module *m);
 void after_schedule(kiln_schedule *made);
+void after_scaler(kiln_scaler *made);
 void after_dataset(kiln_dataset *made);
 void after_params(kiln_params p);
 

@@ -146,6 +146,17 @@ kiln_schedule *any_schedule(void)
     return ANY_OF(pool.schedules, pool.nschedules);
 }
 
+kiln_scaler *any_scaler(void)
+{
+    if (!pool.nscalers && byte() % 8) {
+        kiln_scaler *s = kiln_scaler_new(.growth_interval = 2);
+        kiln_error_clear();
+        if (s)
+            pool.scalers[pool.nscalers++] = s;
+    }
+    return ANY_OF(pool.scalers, pool.nscalers);
+}
+
 kiln_ema *any_ema(void)
 {
     if (!pool.nemas && byte() % 8) {
@@ -385,6 +396,8 @@ void free_pool(void)
         kiln_data_free(pool.datasets[i]);
     for (int i = 0; i < pool.nschedules; i++)
         kiln_schedule_free(pool.schedules[i]);
+    for (int i = 0; i < pool.nscalers; i++)
+        kiln_scaler_free(pool.scalers[i]);
     for (int i = 0; i < pool.noptims; i++)
         kiln_optim_free(pool.optims[i]);
     for (int i = 0; i < pool.nemas; i++)

@@ -496,6 +496,42 @@ DEFINE_OWN(kiln_schedule_free)
     kiln_schedule_free(NULL);
 }
 
+DEFINE_OWN(kiln_scaler_new_)
+{
+    kiln_scaler_options o = {byte() % 8 ? sizeof o : (size_t)any_size(),
+                             any_number(),
+                             any_number(),
+                             any_number(),
+                             any_size(),
+                             byte() % 4 == 0};
+    after_scaler(byte() % 2 ? kiln_scaler_new_(byte() % 8 ? &o : NULL) : kiln_scaler_new(.disabled = byte() % 2));
+}
+
+DEFINE_OWN(kiln_scaler_free)
+{
+    kiln_scaler_free(NULL);
+}
+
+DEFINE_OWN(kiln_scaler_scale)
+{
+    said_why(kiln_scaler_scale(any_scaler(), any_tensor()) != NULL);
+}
+
+DEFINE_OWN(kiln_scaler_get_)
+{
+    kiln_scaler_get(any_scaler());
+}
+
+DEFINE_OWN(kiln_scaler_set_)
+{
+    said_why(kiln_scaler_set(any_scaler(), (kiln_scaler_state){any_number(), any_size(), any_size()}));
+}
+
+DEFINE_OWN(kiln_scaler_blame_)
+{
+    kiln_scaler_blame(any_scaler(), any_optim());
+}
+
 DEFINE_OWN(kiln_schedule_get_)
 {
     kiln_schedule_get(any_schedule());

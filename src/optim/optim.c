@@ -6,6 +6,7 @@
 #include "core/fail.h"
 #include "core/half.h"
 #include "core/hash.h"
+#include "optim/number.h"
 #include "optim/optim.h"
 #include "tensor/scope.h"
 #include "trace/shapes.h"
@@ -71,8 +72,8 @@ static bool add_param(kiln_optim *o, kiln_tensor *t, const char *name, int64_t i
     char *copy = unique_name(o, name);
     if (!copy)
         return false;
-    o->params[o->nparams++] =
-        (kiln_optim_param){.tensor = kiln_tensor_ref(t), .name = copy, .hash = hash_name(copy), .group = group};
+    o->params[o->nparams++] = (kiln_optim_param){
+        .tensor = kiln_tensor_ref(t), .name = copy, .hash = hash_name(copy), .group = group, .clock = KILN_NO_DEVICE};
     return true;
 }
 
@@ -138,7 +139,7 @@ bool kiln_optim_add_group(kiln_optim *o, kiln_params params, const kiln_optim_op
     kiln_optim_options given, resolved;
     return kiln_optim_given(o, "optimizer") && KILN_TAKE_OPTIONS(o->rule->op.name, given, options) &&
            kiln_optim_resolve(o->rule, &given, &o->groups[0], &resolved) && check_list(o->rule->op.name, params) &&
-           (params.count || kiln_ok()) && add_group(o, params, &resolved);
+           (params.count || kiln_ok()) && kiln_optim_stop_clocks(o) && add_group(o, params, &resolved);
 }
 
 void kiln_optim_free(kiln_optim *o)
@@ -148,6 +149,9 @@ void kiln_optim_free(kiln_optim *o)
     free_params(o, 0);
     kiln_optim_free_names(o);
     kiln_optim_drop_receipts(o, true);
+    kiln_optim_drop_clocks(o);
+    kiln_free(o->clocks);
+    kiln_release(o->products.each);
     kiln_release(o->skipped);
     kiln_free(o->skips);
     kiln_free(o->list);
@@ -246,32 +250,64 @@ static void notice_unzeroed(kiln_optim *o, const kiln_optim_param *p)
 }
 
 /* No update is written there yet. It is mostly room for the formula, which is not cleared. */
-static void begin_updates(kiln_update *u)
+static void begin_updates(kiln_optim *o, kiln_update *u, bool gated)
 {
+    u->owner = o;
+    u->powers = o->powers;
+    u->products = &o->products;
+    u->gated = u->dry = gated;
+    u->found = u->steps = NULL;
     u->options = NULL;
     u->step = 0;
     u->formula.call.nin = 0;
 }
 
+/* The parameter's own of the numbers that the formula uses. */
+static void set_numbers(kiln_update *u)
+{
+    for (int k = 0; k < u->nnumbers && !u->dry; k++)
+        u->formula.in[KILN_NUMBER0 + k] = kiln_update_number(u, u->numbers[k]);
+}
+
+/* Which inputs a formula has tells which states there are. */
+static unsigned present(kiln_tensor *const *in)
+{
+    unsigned mask = 0;
+    for (int k = 0; k < KILN_OPTIM_STATES; k++)
+        mask |= (in[KILN_STATE0 + k] != NULL) << k;
+    return mask;
+}
+
 /* The parameter's next update. In most steps it is the one written before it in *u, of other tensors: formulas look at
  * options, the count of steps and which states there are. */
-static void write_update(kiln_optim *o, const kiln_optim_param *p, const kiln_optim_rule *rule, kiln_update *u)
+static void write_update(kiln_optim *o, int64_t i, const kiln_optim_rule *rule, kiln_update *u)
 {
+    const kiln_optim_param *p = &o->params[i];
     kiln_tensor *in[KILN_UPDATE_INPUTS] = {p->tensor, kiln_grad_of(p->tensor)};
     int n = KILN_STATE0;
     for (int k = 0; k < KILN_OPTIM_STATES; k++)
         if ((in[KILN_STATE0 + k] = p->state[k]))
             n = KILN_STATE0 + k + 1;
-    if (rule->formula && u->options == &o->groups[p->group] && u->step == p->steps + 1 && u->formula.call.nin == n) {
+    if (u->gated) {
+        in[KILN_GATE] = u->found;
+        n = KILN_UPDATE_INPUTS;
+    }
+    bool same = rule->formula && u->options == &o->groups[p->group] && (u->gated || u->step == p->steps + 1) &&
+                u->formula.call.nin == n && present(u->formula.in) == present(in) &&
+                u->formula.in[0]->dtype == p->tensor->dtype;
+    u->index = i;
+    if (same) {
         kiln_formula_set_inputs(&u->formula, in);
+        set_numbers(u);
         return;
     }
     u->options = &o->groups[p->group];
     u->step = p->steps + 1;
-    u->powers = o->powers;
+    u->nnumbers = 0;
     kiln_formula_begin(&u->formula, in, n);
     if (rule->formula)
         rule->formula(u);
+    set_numbers(u);
 }
 
 static bool update_one(kiln_optim *o, int64_t i, kiln_update *u)
@@ -279,20 +315,29 @@ static bool update_one(kiln_optim *o, int64_t i, kiln_update *u)
     kiln_trace *tr = kiln_trace_current();
     const kiln_optim_rule *rule = kiln_optim_rule_of(o, &o->params[i]);
     int64_t at = tr->nfloats;
-    write_update(o, &o->params[i], rule, u);
+    write_update(o, i, rule, u);
+    if (rule->formula)
+        at = tr->nfloats; /* what the device's numbers are made of is noted apart */
     bool ok = rule->formula ? kiln_formula_record(&u->formula) : rule->compose(u);
     if (!rule->formula)
-        begin_updates(u);
+        u->options = NULL; /* nothing that the next update could be like */
     return ok && kiln_trace_vary(tr, o, i, at, tr->nfloats - at);
 }
 
 /* The updates of all parameters on one device, and the receipt for them. */
-static bool update_device(kiln_optim *o, int64_t first, bool counts)
+static bool update_device(kiln_optim *o, int64_t first, bool counts, kiln_tensor *found)
 {
     kiln_device device = o->params[first].tensor->device;
     kiln_optim_receipt *receipt = kiln_optim_open_receipt(o, counts);
     kiln_update u;
-    begin_updates(&u);
+    begin_updates(o, &u, found != NULL);
+    if (found) {
+        u.dry = false;
+        u.found = kiln_to(found, device);
+        u.steps = kiln_add_scalar(kiln_optim_clock_on(o, device), 1);
+        if (!u.found || !u.steps)
+            return false;
+    }
     for (int64_t i = first; receipt && i < o->nparams; i++) {
         kiln_optim_param *p = &o->params[i];
         if (p->done || p->tensor->device != device || !is_due(p))
@@ -302,12 +347,12 @@ static bool update_device(kiln_optim *o, int64_t first, bool counts)
         receipt->marks[i] = 1;
         p->done = true;
     }
-    return receipt && kiln_optim_close_receipt(o, device);
+    return receipt && (!found || kiln_optim_advance_clock(o, device, u.found)) && kiln_optim_close_receipt(o, device);
 }
 
 /* One pass over all groups. Every operation in it is a part of the optimizer's, for messages and for devices that can
  * run all updates as one. */
-static bool update_all(kiln_optim *o)
+static bool update_all(kiln_optim *o, kiln_tensor *found)
 {
     kiln_thread *th = kiln_thread_state();
     const kiln_op *outer = th->composing;
@@ -318,7 +363,7 @@ static bool update_all(kiln_optim *o)
         kiln_no_grad
             for (int64_t i = 0; ok && i < o->nparams; i++)
                 if (!o->params[i].done && is_due(&o->params[i])) {
-                    ok = update_device(o, i, counts);
+                    ok = update_device(o, i, counts, found);
                     counts = false;
                 }
     th->composing = outer;
@@ -327,9 +372,14 @@ static bool update_all(kiln_optim *o)
 
 bool kiln_optim_step(kiln_optim *o)
 {
+    return kiln_optim_given(o, "optimizer") && kiln_optim_step_unless(o, NULL);
+}
+
+bool kiln_optim_step_unless(kiln_optim *o, kiln_tensor *found)
+{
     KILN_NO_AUTOCAST;
-    kiln_trace *tr = kiln_optim_given(o, "optimizer") ? kiln_trace_current() : NULL;
-    if (!tr || !kiln_optim_settle(o))
+    kiln_trace *tr = kiln_trace_current();
+    if (!tr || !kiln_optim_settle(o) || !(found ? kiln_optim_start_clocks(o) : kiln_optim_stop_clocks(o)))
         return false;
     for (int64_t i = 0; i < o->nparams; i++) {
         kiln_optim_param *p = &o->params[i];
@@ -340,7 +390,7 @@ bool kiln_optim_step(kiln_optim *o)
             return false;
         notice_unzeroed(o, p);
     }
-    if (!update_all(o)) {
+    if (!update_all(o, found)) {
         kiln_trace_discard(tr); /* half of the parameters must not be updated without the others */
         return false;
     }
@@ -353,16 +403,25 @@ bool kiln_optim_step(kiln_optim *o)
 bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count)
 {
     kiln_update u;
+    if (i >= o->nparams) {
+        *to = o->groups[i - o->nparams].lr;
+        return count == 1;
+    }
     const kiln_optim_rule *rule = kiln_optim_rule_of(o, &o->params[i]);
     if (!rule->formula)
         return false; /* its numbers are known to the operations that it is composed of */
-    begin_updates(&u);
-    write_update(o, &o->params[i], rule, &u);
+    begin_updates(o, &u, o->nclocks > 0);
+    write_update(o, i, rule, &u);
     const kiln_attrs *attrs = &u.formula.call.attrs;
     if (attrs->nfloats != count)
         return false;
     memcpy(to, attrs->f, (size_t)count * sizeof *to);
     return true;
+}
+
+int64_t kiln_optim_rate_index(const kiln_optim *o, const kiln_optim_options *group)
+{
+    return o->nparams + (group - o->groups);
 }
 
 void kiln_zero_grad(kiln_optim *o)
@@ -383,6 +442,7 @@ int64_t kiln_optim_steps(const kiln_optim *o)
     if (!kiln_given(o, "optim_steps"))
         return 0;
     kiln_optim_settle((kiln_optim *)o); /* finds out what is so already */
+    kiln_optim_stop_clocks((kiln_optim *)o);
     return o->steps;
 }
 

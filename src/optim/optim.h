@@ -1,5 +1,6 @@
 /* What an optimizer holds, and what its files share. optim.c makes optimizers and takes steps, options.c reads option
- * lists, rules.c knows all optimizers (rule.h, rules/), receipt.c counts steps so that discarded ones do not count. */
+ * lists, rules.c knows all optimizers (rule.h, rules/), receipt.c counts steps so that discarded ones do not count,
+ * clock.c counts those that a device may leave out (scaler.c). */
 #ifndef KILN_OPTIM_OPTIM_H
 #define KILN_OPTIM_OPTIM_H
 
@@ -27,8 +28,9 @@ typedef struct kiln_optim_param {
     char *name;
     uint64_t hash; /* of the name: two that differ are told apart at once */
     int group;
-    bool done;     /* scratch for a step */
-    int64_t steps; /* updates of it so far */
+    bool done;         /* scratch for a step */
+    int64_t steps;     /* updates of it so far */
+    kiln_device clock; /* whose clock counts them, where there are clocks */
     kiln_tensor *state[KILN_OPTIM_STATES];
 } kiln_optim_param;
 
@@ -41,6 +43,12 @@ typedef struct kiln_optim_receipt {
     int64_t nparams; /* how many there were */
 } kiln_optim_receipt;
 
+/* How many steps were taken, on a device that decides by itself which are: clock.c. */
+typedef struct kiln_optim_clock {
+    kiln_device device;
+    kiln_tensor *taken; /* f64: of each parameter, and last of the optimizer */
+} kiln_optim_clock;
+
 struct kiln_optim {
     const kiln_optim_rule *rule;
     kiln_optim_options *groups;
@@ -49,6 +57,9 @@ struct kiln_optim {
     int64_t nparams, params_capacity;
     int64_t steps;
     kiln_optim_power powers[2];
+    kiln_optim_list products;
+    kiln_optim_clock *clocks; /* one a device; none where the host counts */
+    int64_t nclocks, clocks_capacity;
     kiln_optim_receipt *receipts; /* of steps that are not known to have run, the oldest first */
     int64_t nreceipts, receipts_capacity;
     bool told; /* of the forgotten kiln_zero_grad */
@@ -69,14 +80,35 @@ const kiln_optim_rule *kiln_optim_rule_of(const kiln_optim *o, const kiln_optim_
 bool kiln_optim_place_state(const kiln_optim *o, kiln_optim_param *p);
 void kiln_optim_free_names(kiln_optim *o);
 
+/* kiln_optim_step, of which the device leaves out everything if `found`, a bool without dims, is true then. NULL: an
+ * ordinary step. */
+bool kiln_optim_step_unless(kiln_optim *o, kiln_tensor *found);
+
 /* ---- Steps that are run again (plan/rerun.h) ---- */
 
-/* The numbers of parameter i's next update, as recording it would make them; false if there are not so many. */
+/* The numbers of parameter i's next update, or of one of its rates, as recording it would make them; false if there are
+ * not so many. */
 bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count);
+
+/* Rates that are numbers of their own come behind the parameters. */
+int64_t kiln_optim_rate_index(const kiln_optim *o, const kiln_optim_options *group);
 
 /* Runs a step that holds this optimizer's updates again, with the receipt that kiln_optim_step would have left. False
  * with an error, and the step does not count. */
 bool kiln_optim_rerun(kiln_optim *o, kiln_rerun *step);
+
+/* ---- clock.c ---- */
+
+/* Steps are counted on the devices of the parameters from now on, or by the host again, which waits for the counts.
+ * Nothing is done where it is so already. False with an error. */
+bool kiln_optim_start_clocks(kiln_optim *o);
+bool kiln_optim_stop_clocks(kiln_optim *o);
+void kiln_optim_drop_clocks(kiln_optim *o);
+
+kiln_tensor *kiln_optim_clock_on(const kiln_optim *o, kiln_device device); /* its counts */
+
+/* The parameters that are done have taken a step there, unless `found`. */
+bool kiln_optim_advance_clock(kiln_optim *o, kiln_device device, kiln_tensor *found);
 
 /* ---- receipt.c ---- */
 

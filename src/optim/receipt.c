@@ -140,7 +140,7 @@ bool kiln_optim_rerun(kiln_optim *o, kiln_rerun *step)
 {
     kiln_optim_receipt *r = kiln_optim_open_receipt(o, true);
     for (int64_t i = 0; r && i < step->nvarying; i++)
-        if (step->varying[i].owner == o)
+        if (step->varying[i].owner == o && step->varying[i].index < o->nparams)
             r->marks[step->varying[i].index] = 1;
     kiln_storage *s = r ? kiln_storage_new(step->plan->device, 0) : NULL;
     if (!s || !(r->token = kiln_keep(kiln_tensor_make(s, KILN_F32, KILN_SHAPE(0), NULL, 0))))

@@ -16,7 +16,10 @@ enum {
     KILN_STATE0,
     KILN_STATE1,
     KILN_STATE2,
-    KILN_UPDATE_INPUTS = KILN_STATE0 + KILN_OPTIM_STATES
+    KILN_GATE,    /* whether the step is left out; then the parameter and its states stay as they are */
+    KILN_NUMBER0, /* numbers that the device knows, in the order in which the formula uses them */
+    KILN_NUMBERS = 3,
+    KILN_UPDATE_INPUTS = KILN_NUMBER0 + KILN_NUMBERS
 };
 
 /* Powers of betas, for the next parameter that asks for the same. */
@@ -26,12 +29,36 @@ typedef struct kiln_optim_power {
     double value;
 } kiln_optim_power;
 
+/* A number of an update, which the host knows or the device (number.h). */
+typedef struct kiln_number {
+    double value;
+    bool on_device;
+    kiln_tensor *each; /* on_device: f64, an element a parameter; NULL where nothing is recorded */
+} kiln_number;
+
+/* Products of nadam's momenta, from step 1 on, on a device. */
+typedef struct kiln_optim_list {
+    double beta, decay;
+    kiln_tensor *each;
+} kiln_optim_list;
+
 /* One parameter's update, about to be written. */
 typedef struct kiln_update {
+    const struct kiln_optim *owner;
     const kiln_optim_options *options;
-    int64_t step;             /* of this parameter, from 1 */
+    int64_t index;            /* of the parameter */
+    int64_t step;             /* of this parameter, from 1; not known if the update is gated */
     kiln_optim_power *powers; /* two of them */
     kiln_formula formula;
+
+    /* Gated: the device decides whether the step is taken, and alone knows how many were (clock.c). */
+    bool gated;
+    bool dry;           /* nothing is recorded: the formula's own numbers are all that is asked for */
+    kiln_tensor *found; /* a bool without dims: leave it out */
+    kiln_tensor *steps; /* f64: which step it would be, for each parameter */
+    kiln_optim_list *products;
+    int nnumbers;
+    kiln_tensor *numbers[KILN_NUMBERS]; /* those that the formula uses, for all parameters */
 } kiln_update;
 
 /* A state tensor that is to be made: zeros like the parameter where a rule does not say otherwise. */
@@ -85,10 +112,7 @@ enum {
 };
 #define KILN_TAKES(option) (1u << KILN_OPTION_##option)
 
-/* ---- What rules share ---- */
-
-/* 1 - beta^step. Parameters mostly are at the same step: the power is kept from one to the next. */
-double kiln_bias_correction(kiln_update *u, int which, double beta);
+/* ---- What rules share: also number.h ---- */
 
 /* For compositions: the tensor behind an input. */
 static inline kiln_tensor *kiln_update_tensor(const kiln_update *u, int input)

@@ -1,5 +1,4 @@
 /* The list of optimizers, which is the list of files in rules/, and what those share. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/fail.h"
@@ -66,14 +65,6 @@ void kiln_optim_defaults_(const char *name, kiln_optim_options *to, size_t size)
 }
 
 /* ---- What rules share ---- */
-
-double kiln_bias_correction(kiln_update *u, int which, double beta)
-{
-    kiln_optim_power *p = &u->powers[which];
-    if (p->beta != beta || p->step != u->step)
-        *p = (kiln_optim_power){.beta = beta, .step = u->step, .value = pow(beta, (double)u->step)};
-    return 1 - p->value;
-}
 
 kiln_tensor *kiln_update_norm(kiln_tensor *x)
 {

@@ -75,7 +75,7 @@ static bool note_skipped(kiln_optim *o)
 
 kiln_params kiln_optim_state(kiln_optim *o)
 {
-    if (!kiln_optim_given(o, "optimizer") || !kiln_optim_settle(o))
+    if (!kiln_optim_given(o, "optimizer") || !kiln_optim_settle(o) || !kiln_optim_stop_clocks(o))
         return (kiln_params){0};
     for (int64_t i = 0; i < o->nparams; i++)
         if (!kiln_optim_place_state(o, &o->params[i]))
@@ -99,7 +99,7 @@ bool kiln_optim_set_steps(kiln_optim *o, int64_t steps)
         return false;
     if (steps < 0 || steps > KILN_COUNT_MAX)
         return kiln_fail(KILN_E_ARGUMENT, o->rule->op.name, "%lld steps cannot have been taken", (long long)steps);
-    if (!kiln_optim_settle(o) || !KILN_GROW(o->skips, o->skips_capacity, o->nparams))
+    if (!kiln_optim_settle(o) || !kiln_optim_stop_clocks(o) || !KILN_GROW(o->skips, o->skips_capacity, o->nparams))
         return false;
     bool loaded = has_skipped(o);
     if (loaded && !kiln_read(o->skipped, o->skips, (size_t)o->nparams * sizeof *o->skips))
@@ -110,6 +110,7 @@ bool kiln_optim_set_steps(kiln_optim *o, int64_t steps)
         p->steps = skips < 0 ? steps : skips > steps ? 0 : steps - skips;
     }
     kiln_optim_drop_receipts(o, false);
+    kiln_optim_drop_clocks(o);
     o->steps = steps;
     return true;
 }

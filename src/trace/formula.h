@@ -10,7 +10,7 @@
 
 #include "ops/pointwise.h"
 
-enum { KILN_FORMULA_INPUTS = 8, KILN_FORMULA_ROWS = 2 * KILN_MAX_INTS };
+enum { KILN_FORMULA_INPUTS = 10, KILN_FORMULA_ROWS = 2 * KILN_MAX_INTS };
 enum { KILN_FORMULA_REGISTERS = KILN_FORMULA_INPUTS + KILN_FORMULA_ROWS };
 
 typedef int kiln_register;

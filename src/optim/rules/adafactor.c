@@ -1,7 +1,7 @@
 /* Adafactor (Shazeer and Stern, 2018: "Adafactor: adaptive learning rates with sublinear memory cost"), as PyTorch has
  * it: of the squares of a matrix's gradient only the averages of rows and of columns are kept. */
 #include <math.h>
-#include "optim/rule.h"
+#include "optim/number.h"
 
 enum { ROWS = KILN_STATE0, COLUMNS, SQUARES };
 
@@ -26,21 +26,21 @@ static double precision(kiln_dtype dtype)
 }
 
 /* The state goes on towards what the step saw, and is that from now on. */
-static kiln_tensor *averaged(kiln_tensor *state, kiln_tensor *seen, double weight)
+static kiln_tensor *averaged(kiln_update *u, int state, kiln_tensor *seen)
 {
-    kiln_tensor *next = kiln_lerp(state, seen, weight);
-    return kiln_assign(state, next) ? next : NULL;
+    kiln_number weight = kiln_number_to(u, kiln_number_step(u), -u->options->beta2_decay);
+    kiln_tensor *next = kiln_update_lerp(u, kiln_update_tensor(u, state), seen, weight);
+    return kiln_update_assign(u, state, next) ? next : NULL;
 }
 
 /* Estimates of the gradient's squares. */
 static kiln_tensor *squares(kiln_update *u, kiln_tensor *g, double eps)
 {
-    double weight = pow((double)u->step, -u->options->beta2_decay);
     kiln_tensor *square = kiln_square(g);
     if (!is_factored(g))
-        return averaged(kiln_update_tensor(u, SQUARES), square, weight);
-    kiln_tensor *rows = averaged(kiln_update_tensor(u, ROWS), kiln_mean(square, KILN_DIMS(-1), true), weight);
-    kiln_tensor *columns = averaged(kiln_update_tensor(u, COLUMNS), kiln_mean(square, KILN_DIMS(-2), true), weight);
+        return averaged(u, SQUARES, square);
+    kiln_tensor *rows = averaged(u, ROWS, kiln_mean(square, KILN_DIMS(-1), true));
+    kiln_tensor *columns = averaged(u, COLUMNS, kiln_mean(square, KILN_DIMS(-2), true));
     return kiln_div(kiln_mul(rows, columns), kiln_clamp(kiln_mean(rows, KILN_DIMS(-2), true), eps, INFINITY));
 }
 
@@ -56,12 +56,14 @@ static bool compose(kiln_update *u)
     kiln_tensor *p = kiln_update_tensor(u, KILN_PARAMETER), *g = kiln_update_tensor(u, KILN_GRADIENT);
     if (kiln_numel(p) == 0)
         return true;
-    double eps = o->eps > 0 ? o->eps : precision(kiln_dtype_of(p)), slowest = 1 / sqrt((double)u->step);
+    double eps = o->eps > 0 ? o->eps : precision(kiln_dtype_of(p));
+    kiln_number slowest = kiln_number_divided_by(u, 1, kiln_number_root(u, kiln_number_step(u)));
     kiln_tensor *by = kiln_mul(kiln_rsqrt(kiln_clamp(squares(u, g, eps), eps * eps, INFINITY)), g);
-    kiln_tensor *rate = kiln_mul_scalar(kiln_clamp(rms(p), o->eps2, INFINITY), o->lr < slowest ? o->lr : slowest);
+    kiln_number most_rate = kiln_number_at_most(u, slowest, o->lr);
+    kiln_tensor *rate = kiln_update_scale(u, kiln_clamp(rms(p), o->eps2, INFINITY), most_rate);
     kiln_tensor *most = kiln_clamp(kiln_mul_scalar(rms(by), 1 / o->max_rms), 1, INFINITY);
     kiln_tensor *kept = o->weight_decay == 0 ? p : kiln_mul_scalar(p, 1 - o->lr * o->weight_decay);
-    return kiln_assign(p, kiln_sub(kept, kiln_mul(by, kiln_div(rate, most))));
+    return kiln_update_assign(u, KILN_PARAMETER, kiln_sub(kept, kiln_mul(by, kiln_div(rate, most))));
 }
 
 const kiln_optim_rule kiln_optim_rule_adafactor = {

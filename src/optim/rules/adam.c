@@ -11,16 +11,17 @@ bool kiln_adam_has_state(const kiln_optim_options *o, const kiln_tensor *p, int 
 void kiln_adam_update(kiln_update *u, kiln_register p, kiln_register g)
 {
     const kiln_optim_options *o = u->options;
-    double correction1 = kiln_bias_correction(u, 0, o->beta1), correction2 = kiln_bias_correction(u, 1, o->beta2);
+    kiln_number correction1 = kiln_bias_correction(u, 0, o->beta1), correction2 = kiln_bias_correction(u, 1, o->beta2);
     kiln_register average = blend(u, KILN_STATE0, o->beta1, g, 1 - o->beta1);
     kiln_register square = blend_square(u, KILN_STATE1, o->beta2, g, 1 - o->beta2);
     kiln_register largest = o->amsgrad ? maximum(u, KILN_STATE2, square) : square;
-    kiln_register root = add_scalar(u, square_root(u, mul_scalar(u, largest, 1 / correction2)), o->eps);
+    kiln_register root =
+        add_scalar(u, square_root(u, scale(u, largest, kiln_number_divided_by(u, 1, correction2))), o->eps);
     assign(u, KILN_STATE0, average);
     assign(u, KILN_STATE1, square);
     if (o->amsgrad)
         assign(u, KILN_STATE2, largest);
-    assign(u, KILN_PARAMETER, step_by_ratio(u, p, average, o->lr / correction1, root));
+    assign(u, KILN_PARAMETER, step_by_ratio(u, p, average, kiln_rate_divided_by(u, correction1), root));
 }
 
 static void update(kiln_update *u)

@@ -2,6 +2,7 @@
  * made orthogonal, with PyTorch's rates. It is for matrices; convolutions' kernels are taken as matrices of a row an
  * output. Parameters of one dim, and groups that ask for it (embeddings, heads), are updated by adamw. */
 #include <math.h>
+#include "optim/number.h"
 #include "optim/rules/adam.h"
 
 extern const kiln_optim_rule kiln_optim_rule_adamw;
@@ -38,7 +39,7 @@ static bool compose(kiln_update *u)
     if (kiln_numel(p) == 0)
         return true;
     kiln_tensor *momentum = kiln_lerp(kiln_update_tensor(u, KILN_STATE0), g, 1 - o->momentum);
-    if (!kiln_assign(kiln_update_tensor(u, KILN_STATE0), momentum))
+    if (!kiln_update_assign(u, KILN_STATE0, momentum))
         return false;
     kiln_tensor *by = o->nesterov ? kiln_lerp(g, momentum, o->momentum) : momentum;
     int64_t rows = p->shape[0], columns = kiln_numel(p) / rows;
@@ -47,7 +48,8 @@ static bool compose(kiln_update *u)
     by = orthogonal(tall ? kiln_transpose(by, 0, 1) : by, (int64_t)o->iterations, o->eps);
     by = kiln_reshape(tall ? kiln_transpose(by, 0, 1) : by, p->ndim, p->shape);
     kiln_tensor *kept = o->weight_decay == 0 ? p : kiln_mul_scalar(p, 1 - o->lr * o->weight_decay);
-    return kiln_assign(p, kiln_sub(kept, kiln_mul_scalar(by, o->lr * stride(o, (double)rows, (double)columns))));
+    by = kiln_mul_scalar(by, o->lr * stride(o, (double)rows, (double)columns));
+    return kiln_update_assign(u, KILN_PARAMETER, kiln_sub(kept, by));
 }
 
 const kiln_optim_rule kiln_optim_rule_muon = {

@@ -3,24 +3,16 @@
 #include "optim/rules/adam.h"
 #include "optim/rules/rows.h"
 
-/* The momentum of a step. */
+/* The momentum of a step, and the same as a number. */
 static double momentum_at(const kiln_optim_options *o, int64_t step)
 {
     return o->beta1 * (1 - 0.5 * pow(0.96, (double)step * o->momentum_decay));
 }
 
-/* The product of all momenta so far. It is as good as 0, and 1 minus it 1, long before the factors get many. */
-static double momentum_product(kiln_update *u)
+static kiln_number momentum(const kiln_update *u, kiln_number step)
 {
-    const kiln_optim_options *o = u->options;
-    kiln_optim_power *kept = &u->powers[0];
-    if (kept->beta == o->beta1 && kept->decay == o->momentum_decay && kept->step == u->step)
-        return kept->value;
-    double product = 1;
-    for (int64_t step = 1; step <= u->step && product > 1e-20; step++)
-        product *= momentum_at(o, step);
-    *kept = (kiln_optim_power){o->beta1, o->momentum_decay, u->step, product};
-    return product;
+    kiln_number power = kiln_number_power(u, 0.96, kiln_number_times(u, step, u->options->momentum_decay));
+    return kiln_number_times(u, kiln_number_less_than(u, 1, kiln_number_times(u, power, 0.5)), u->options->beta1);
 }
 
 static void update(kiln_update *u)
@@ -28,12 +20,16 @@ static void update(kiln_update *u)
     const kiln_optim_options *o = u->options;
     kiln_register g = o->decoupled ? KILN_GRADIENT : decayed_gradient(u);
     kiln_register p = o->decoupled ? shrunk_parameter(u) : KILN_PARAMETER;
-    double mu = momentum_at(o, u->step), next = momentum_at(o, u->step + 1), product = momentum_product(u);
+    kiln_number step = kiln_number_step(u), next = momentum(u, kiln_number_plus(u, step, 1));
+    kiln_number rest = kiln_number_less_than(u, 1, momentum(u, step));
+    kiln_number product = kiln_number_product_of(u, momentum_at), through_next = kiln_number_product(u, product, next);
     kiln_register average = blend(u, KILN_STATE0, o->beta1, g, 1 - o->beta1);
     kiln_register square = blend_square(u, KILN_STATE1, o->beta2, g, 1 - o->beta2);
-    double correction = kiln_bias_correction(u, 1, o->beta2);
-    kiln_register root = add_scalar(u, square_root(u, mul_scalar(u, square, 1 / correction)), o->eps);
-    kiln_register by = blend(u, g, o->lr * (1 - mu) / (1 - product), average, o->lr * next / (1 - product * next));
+    kiln_number correction = kiln_number_divided_by(u, 1, kiln_bias_correction(u, 1, o->beta2));
+    kiln_register root = add_scalar(u, square_root(u, scale(u, square, correction)), o->eps);
+    kiln_number now = kiln_number_quotient(u, kiln_rate_times(u, rest), kiln_number_less_than(u, 1, product));
+    kiln_number then = kiln_number_quotient(u, kiln_rate_times(u, next), kiln_number_less_than(u, 1, through_next));
+    kiln_register by = blend_by(u, g, now, average, then);
     assign(u, KILN_STATE0, average);
     assign(u, KILN_STATE1, square);
     assign(u, KILN_PARAMETER, sub(u, p, div(u, by, root)));

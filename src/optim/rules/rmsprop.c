@@ -24,7 +24,7 @@ static void update(kiln_update *u)
         p = sub(u, KILN_PARAMETER, mul_scalar(u, buffer, o->lr));
         assign(u, KILN_STATE1, buffer);
     } else
-        p = step_by_ratio(u, KILN_PARAMETER, g, o->lr, root);
+        p = step_by_ratio(u, KILN_PARAMETER, g, kiln_number_of(o->lr), root);
     assign(u, KILN_STATE0, square);
     assign(u, KILN_PARAMETER, p);
 }

@@ -2,7 +2,7 @@
 #ifndef KILN_OPTIM_ROWS_H
 #define KILN_OPTIM_ROWS_H
 
-#include "optim/rule.h"
+#include "optim/number.h"
 
 #define KILN_ROW1_(name, row)                                                                                          \
     static inline kiln_register name(kiln_update *u, kiln_register a)                                                  \
@@ -32,19 +32,31 @@ KILN_ROW2_(maximum)
 #undef KILN_ROW1S_
 #undef KILN_ROW2_
 
+/* The register times a number that follows from the count of steps. */
+static inline kiln_register scale(kiln_update *u, kiln_register a, kiln_number by)
+{
+    return kiln_formula_scale(u, a, by);
+}
+
 /* The parameter, or a state, holds the value from now on. */
 static inline void assign(kiln_update *u, kiln_register to, kiln_register value)
 {
+    if (u->gated)
+        value = kiln_formula_put3(&u->formula, KILN_PW_where, KILN_GATE, to, value, 0);
     kiln_formula_assign(&u->formula, to, value);
 }
 
 /* ---- What formulas share. The chains are written so that the CPU joins them (device/cpu/group/join.def). ---- */
 
 /* a·s + b·t */
+static inline kiln_register blend_by(kiln_update *u, kiln_register a, kiln_number s, kiln_register b, kiln_number t)
+{
+    kiln_register right = scale(u, b, t), left = scale(u, a, s);
+    return add(u, left, right);
+}
 static inline kiln_register blend(kiln_update *u, kiln_register a, double s, kiln_register b, double t)
 {
-    kiln_register right = mul_scalar(u, b, t), left = mul_scalar(u, a, s);
-    return add(u, left, right);
+    return blend_by(u, a, kiln_number_of(s), b, kiln_number_of(t));
 }
 
 /* a·s + b²·t */
@@ -55,9 +67,10 @@ static inline kiln_register blend_square(kiln_update *u, kiln_register a, double
 }
 
 /* a - x·s / y */
-static inline kiln_register step_by_ratio(kiln_update *u, kiln_register a, kiln_register x, double s, kiln_register y)
+static inline kiln_register step_by_ratio(kiln_update *u, kiln_register a, kiln_register x, kiln_number s,
+                                          kiln_register y)
 {
-    return sub(u, a, div(u, mul_scalar(u, x, s), y));
+    return sub(u, a, div(u, scale(u, x, s), y));
 }
 
 /* The gradient with the weights' own pull added: decay that is not decoupled. */

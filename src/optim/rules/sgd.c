@@ -7,13 +7,19 @@ static bool has_state(const kiln_optim_options *o, const kiln_tensor *p, int slo
     return o->momentum != 0;
 }
 
+static kiln_number after_first(const kiln_update *u, double value, double first)
+{
+    return kiln_number_choose(u, kiln_number_step(u), 1, kiln_number_of(value), kiln_number_of(first));
+}
+
 static void update(kiln_update *u)
 {
     const kiln_optim_options *o = u->options;
     kiln_register g = decayed_gradient(u);
     if (o->momentum != 0) {
-        bool first = u->step == 1; /* PyTorch's buffer starts as the gradient itself, undampened */
-        kiln_register next = blend(u, KILN_STATE0, first ? 0 : o->momentum, g, first ? 1 : 1 - o->dampening);
+        /* PyTorch's buffer starts as the gradient itself, undampened */
+        kiln_number kept = after_first(u, o->momentum, 0), added = after_first(u, 1 - o->dampening, 1);
+        kiln_register next = blend_by(u, KILN_STATE0, kept, g, added);
         assign(u, KILN_STATE0, next);
         g = o->nesterov ? add(u, g, mul_scalar(u, next, o->momentum)) : next;
     }

@@ -1,0 +1,438 @@
+/* Loss scaling (kiln/amp.h). Scale, counters and verdicts are tensors without dims; what becomes of them is written
+ * with ordinary operations, so it is a part of the step: planned, run again and discarded with it. */
+#include "optim/scaler.h"
+#include <math.h>
+#include "core/alloc.h"
+#include "core/fail.h"
+#include "core/sized.h"
+#include "optim/optim.h"
+#include "tensor/memory.h"
+#include "tensor/scope.h"
+#include "trace/autocast.h"
+#include "trace/trace.h"
+
+/* Updates after which the scale is looked at: begun at one, asked for at the next, so that nobody waits. */
+enum { LOOK_EVERY = 64 };
+
+typedef enum stage { READY, UNSCALED, STEPPED } stage;
+
+/* An optimizer that the scaler serves. */
+typedef struct served {
+    kiln_optim *optim;
+    stage stage;
+    kiln_tensor *found;   /* bool: a gradient is not finite; since it was unscaled */
+    kiln_tensor *first;   /* i64: of the last step that was left out, the parameter, */
+    kiln_tensor *values;  /* and how many elements */
+    kiln_tensor *skipped; /* steps that were left out */
+} served;
+
+struct kiln_scaler {
+    kiln_scaler_options o; /* with its defaults filled in */
+    kiln_scaler_state start;
+    kiln_tensor *scale;   /* f32; NULL until it is used. These three are on one device */
+    kiln_tensor *tracker; /* i64 */
+    kiln_tensor *skipped; /* i64 */
+    served *served;
+    int64_t nserved, served_capacity;
+
+    int64_t updates;
+    uint64_t ticket; /* of the copy of the scale that is under way */
+    bool looking, told;
+    kiln_staging staging; /* where it goes to */
+};
+
+static const char who[] = "scaler";
+
+/* ---- Making ---- */
+
+static bool fill_options(kiln_scaler_options *o)
+{
+    o->init_scale = o->init_scale == 0 ? 65536 : o->init_scale;
+    o->growth_factor = o->growth_factor == 0 ? 2 : o->growth_factor;
+    o->backoff_factor = o->backoff_factor == 0 ? 0.5 : o->backoff_factor;
+    o->growth_interval = o->growth_interval ? o->growth_interval : 2000;
+    if (!(o->init_scale > 0 && isfinite((float)o->init_scale)))
+        return kiln_fail(KILN_E_ARGUMENT, who, "init_scale is %g, but must be a number above 0", o->init_scale);
+    if (!(o->growth_factor > 1 && isfinite(o->growth_factor)))
+        return kiln_fail(KILN_E_ARGUMENT, who, "growth_factor is %g, but must be above 1", o->growth_factor);
+    if (!(o->backoff_factor > 0 && o->backoff_factor < 1))
+        return kiln_fail(KILN_E_ARGUMENT, who, "backoff_factor is %g, but must be between 0 and 1", o->backoff_factor);
+    if (o->growth_interval < 1 || o->growth_interval > INT64_C(1) << 53)
+        return kiln_fail(KILN_E_ARGUMENT, who, "growth_interval is %lld, but must be at least 1",
+                         (long long)o->growth_interval);
+    return true;
+}
+
+kiln_scaler *kiln_scaler_new_(const kiln_scaler_options *options)
+{
+    kiln_scaler_options o;
+    if (!KILN_TAKE_OPTIONS(who, o, options) || !fill_options(&o))
+        return NULL;
+    kiln_scaler *s = kiln_alloc_zero(1, sizeof *s);
+    if (s) {
+        s->o = o;
+        s->start.scale = o.init_scale;
+    }
+    return s;
+}
+
+/* Forgets what the device holds. */
+static void drop_tensors(kiln_scaler *s)
+{
+    if (s->looking)
+        kiln_copied_out(s->scale->device, s->ticket); /* what is still being written to must not go */
+    if (s->staging.memory)
+        kiln_staging_give(s->scale->device, &s->staging);
+    s->looking = false;
+    for (int64_t i = 0; i < s->nserved; i++) {
+        served *v = &s->served[i];
+        kiln_release(v->found);
+        kiln_release(v->first);
+        kiln_release(v->values);
+        kiln_release(v->skipped);
+    }
+    s->nserved = 0;
+    kiln_release(s->scale);
+    kiln_release(s->tracker);
+    kiln_release(s->skipped);
+    s->scale = s->tracker = s->skipped = NULL;
+}
+
+void kiln_scaler_free(kiln_scaler *s)
+{
+    if (!s)
+        return;
+    drop_tensors(s);
+    kiln_free(s->served);
+    kiln_free(s);
+}
+
+/* ---- Its tensors. Made at once, not as a part of the step: they stay when that is discarded. ---- */
+
+static kiln_tensor *make(const void *value, kiln_dtype dtype, kiln_device device)
+{
+    kiln_tensor *t = kiln_keep(kiln_tensor_new(value, dtype, 0, NULL, device));
+    if (t)
+        t->storage->role = KILN_ROLE_OPTIMIZER;
+    return t;
+}
+
+static bool place(kiln_scaler *s, kiln_device device)
+{
+    float scale = (float)s->start.scale;
+    if (s->scale)
+        return true;
+    s->scale = make(&scale, KILN_F32, device);
+    s->tracker = s->scale ? make(&s->start.growth_tracker, KILN_I64, device) : NULL;
+    s->skipped = s->tracker ? make(&s->start.skipped, KILN_I64, device) : NULL;
+    if (!s->skipped)
+        drop_tensors(s);
+    return s->skipped != NULL;
+}
+
+/* The optimizer's entry, if it has one. */
+static served *find(const kiln_scaler *s, const kiln_optim *o)
+{
+    for (int64_t i = 0; i < s->nserved; i++)
+        if (s->served[i].optim == o)
+            return &s->served[i];
+    return NULL;
+}
+
+/* A step that was discarded never happened: the verdict that it was to make says so. */
+static void forget_discarded(served *v)
+{
+    const kiln_storage *found = v->found ? v->found->storage : NULL;
+    if (!found || found->trace_refs > 0 || (found->has_memory && kiln_storage_computed(found)))
+        return;
+    kiln_release(v->found);
+    v->found = NULL;
+    v->stage = READY;
+}
+
+/* The optimizer's entry, made where it has none; NULL with an error. */
+static served *serve(kiln_scaler *s, kiln_optim *o)
+{
+    served *v = find(s, o);
+    int64_t none = 0;
+    if (v) {
+        forget_discarded(v);
+        return v;
+    }
+    if (!place(s, o->params[0].tensor->device) || !KILN_GROW(s->served, s->served_capacity, s->nserved + 1))
+        return NULL;
+    served fresh = {.optim = o};
+    fresh.first = make(&none, KILN_I64, s->scale->device);
+    fresh.values = fresh.first ? make(&none, KILN_I64, s->scale->device) : NULL;
+    fresh.skipped = fresh.values ? make(&none, KILN_I64, s->scale->device) : NULL;
+    if (!fresh.skipped) {
+        kiln_release(fresh.first);
+        kiln_release(fresh.values);
+        return NULL;
+    }
+    s->served[s->nserved++] = fresh;
+    return &s->served[s->nserved - 1];
+}
+
+/* ---- Scaling ---- */
+
+kiln_tensor *kiln_scaler_scale(kiln_scaler *s, kiln_tensor *loss)
+{
+    KILN_NO_AUTOCAST;
+    if (!kiln_optim_given(s, who) || !kiln_tensor_given(loss, who, 1))
+        return NULL;
+    if (s->o.disabled)
+        return loss;
+    if (!kiln_dtype_is_float(kiln_dtype_of(loss)))
+        return kiln_fail(KILN_E_DTYPE, who, "the loss is %s, but must be of floats",
+                         kiln_dtype_name(kiln_dtype_of(loss)));
+    kiln_tensor *scaled = NULL;
+    if (!place(s, loss->device))
+        return NULL;
+    kiln_inner_scope
+        kiln_scope_hand_up(scaled = kiln_mul(loss, kiln_to(s->scale, loss->device)));
+    return scaled;
+}
+
+static bool check_dtype(const kiln_optim_param *p)
+{
+    kiln_dtype dtype = kiln_dtype_of(p->tensor);
+    if (dtype == KILN_F32 || dtype == KILN_F64)
+        return true;
+    kiln_fail(KILN_E_DTYPE, who, "%s is %s, and so is its gradient, which loses what scaling is to keep", p->name,
+              kiln_dtype_name(dtype));
+    return kiln_hint("keep parameters f32 and compute in 16 bits with kiln_autocast; bf16 needs no scaler");
+}
+
+/* The gradient without the scale takes the place of what it was. */
+static kiln_tensor *unscale_one(kiln_trace *tr, const kiln_optim_param *p, kiln_tensor *inverse)
+{
+    kiln_tensor *g = kiln_grad_of(p->tensor);
+    kiln_tensor *factor = kiln_cast(kiln_to(inverse, kiln_device_of(g)), kiln_dtype_of(g));
+    kiln_tensor *plain = kiln_mul(g, factor);
+    return plain && kiln_trace_replace_grad(tr, p->tensor, plain) ? plain : NULL;
+}
+
+/* What was found in all gradients, from the last parameter to the first. */
+typedef struct verdict {
+    kiln_tensor *found, *first, *values;
+} verdict;
+
+static bool look_at(verdict *v, int64_t i, kiln_tensor *g, kiln_device device)
+{
+    kiln_tensor *count = kiln_to(kiln_sum_all(kiln_logical_not(kiln_isfinite(g))), device);
+    kiln_tensor *bad = kiln_gt_scalar(count, 0);
+    v->found = v->found ? kiln_logical_or(v->found, bad) : bad;
+    v->first = kiln_masked_fill(v->first, bad, (double)i);
+    v->values = kiln_where(bad, count, v->values);
+    return v->found && v->first && v->values;
+}
+
+static bool unscale(kiln_trace *tr, kiln_scaler *s, served *v)
+{
+    const kiln_optim *o = v->optim;
+    kiln_tensor *inverse = kiln_reciprocal(s->scale);
+    verdict all = {NULL, v->first, v->values};
+    for (int64_t i = o->nparams; i-- > 0;) {
+        const kiln_optim_param *p = &o->params[i];
+        if (!kiln_grad_of(p->tensor) || !kiln_needs_grad(p->tensor))
+            continue;
+        kiln_tensor *g = check_dtype(p) ? unscale_one(tr, p, inverse) : NULL;
+        if (!g || !look_at(&all, i, g, s->scale->device))
+            return false;
+    }
+    if (!all.found) /* no gradients at all */
+        kiln_on_device (s->scale->device)
+            all.found = kiln_scalar(0, KILN_BOOL);
+    kiln_tensor *skipped = kiln_add(v->skipped, kiln_cast(all.found, KILN_I64));
+    if (!kiln_assign(v->first, all.first) || !kiln_assign(v->values, all.values) || !kiln_assign(v->skipped, skipped))
+        return false;
+    return (v->found = kiln_keep(all.found)) != NULL;
+}
+
+static bool unscale_for(kiln_scaler *s, served *v)
+{
+    kiln_trace *tr = kiln_trace_current();
+    bool ok = false;
+    if (tr)
+        kiln_inner_scope
+            kiln_no_grad
+                ok = unscale(tr, s, v);
+    if (ok)
+        v->stage = UNSCALED;
+    else if (tr)
+        kiln_trace_discard(tr); /* half of the gradients must not be unscaled without the others */
+    return ok;
+}
+
+bool kiln_scaler_unscale(kiln_scaler *s, kiln_optim *o)
+{
+    KILN_NO_AUTOCAST;
+    if (!kiln_optim_given(s, who) || !kiln_optim_given(o, "optimizer"))
+        return false;
+    served *v = s->o.disabled ? NULL : serve(s, o);
+    if (!v)
+        return s->o.disabled;
+    if (v->stage == UNSCALED)
+        return kiln_fail(KILN_E_STATE, who, "the gradients of this %s were unscaled already since the last update",
+                         o->rule->op.name);
+    if (v->stage == STEPPED)
+        return kiln_fail(KILN_E_STATE, who, "kiln_scaler_unscale comes before kiln_scaler_step, not after it");
+    return unscale_for(s, v);
+}
+
+bool kiln_scaler_step(kiln_scaler *s, kiln_optim *o)
+{
+    KILN_NO_AUTOCAST;
+    if (!kiln_optim_given(s, who) || !kiln_optim_given(o, "optimizer"))
+        return false;
+    if (s->o.disabled)
+        return kiln_optim_step(o);
+    served *v = serve(s, o);
+    if (!v)
+        return false;
+    if (v->stage == STEPPED) {
+        kiln_fail(KILN_E_STATE, who, "this %s has taken its step since the last update", o->rule->op.name);
+        return kiln_hint("call kiln_scaler_update once after the steps of all optimizers");
+    }
+    if ((v->stage == READY && !unscale_for(s, v)) || !kiln_optim_step_unless(o, v->found))
+        return false;
+    v->stage = STEPPED;
+    return true;
+}
+
+/* ---- The scale itself ---- */
+
+/* As PyTorch's: back off at once; grow after so many good steps, unless that leaves f32's range. */
+static bool write_update(kiln_scaler *s, kiln_tensor *found)
+{
+    kiln_tensor *good = kiln_add_scalar(s->tracker, 1);
+    kiln_tensor *due = kiln_ge_scalar(good, (double)s->o.growth_interval);
+    kiln_tensor *grown = kiln_mul_scalar(s->scale, s->o.growth_factor);
+    kiln_tensor *grows = kiln_logical_and(due, kiln_isfinite(grown));
+    kiln_tensor *scale =
+        kiln_where(found, kiln_mul_scalar(s->scale, s->o.backoff_factor), kiln_where(grows, grown, s->scale));
+    kiln_tensor *tracker = kiln_masked_fill(good, kiln_logical_or(found, due), 0);
+    kiln_tensor *skipped = kiln_add(s->skipped, kiln_cast(found, KILN_I64));
+    return kiln_assign(s->scale, scale) && kiln_assign(s->tracker, tracker) && kiln_assign(s->skipped, skipped);
+}
+
+static void tell_small(kiln_scaler *s)
+{
+    float scale = *(const float *)s->staging.memory;
+    if (s->told || !(scale < 1))
+        return;
+    s->told = true;
+    kiln_notice(
+        "the gradient scaler has lowered its scale to %g: there are gradients that are not finite at any scale, and "
+        "their "
+        "steps are left out. kiln_scaler_blame names the parameter; look for huge values in the data, and try a lower "
+        "learning rate or bf16",
+        (double)scale);
+}
+
+/* Copies are of what the device has by then: the steps before this one. */
+static bool look(kiln_scaler *s)
+{
+    kiln_device device = s->scale->device;
+    if (s->looking) {
+        s->looking = false;
+        if (!kiln_copied_out(device, s->ticket))
+            return false;
+        tell_small(s);
+    }
+    if (kiln_is_shape_only(s->scale) || !kiln_storage_computed(s->scale->storage))
+        return true;
+    if (!s->staging.memory && !kiln_staging_take(device, sizeof(float), &s->staging))
+        return false;
+    s->looking = kiln_copy_out_later(device, s->staging.memory, s->scale->storage->address, sizeof(float), &s->ticket);
+    return s->looking;
+}
+
+bool kiln_scaler_passed(kiln_scaler *s)
+{
+    return ++s->updates % LOOK_EVERY != 0 || s->told || !s->scale || look(s);
+}
+
+bool kiln_scaler_update(kiln_scaler *s)
+{
+    KILN_NO_AUTOCAST;
+    kiln_tensor *found = NULL;
+    bool ok = true;
+    if (!kiln_optim_given(s, who))
+        return false;
+    if (s->o.disabled)
+        return true;
+    kiln_inner_scope
+        kiln_no_grad {
+            for (int64_t i = 0; ok && i < s->nserved; i++) {
+                served *v = &s->served[i];
+                forget_discarded(v);
+                if (v->stage != READY)
+                    ok = (found = found ? kiln_logical_or(found, v->found) : v->found) != NULL;
+            }
+            if (ok && !found) {
+                ok = kiln_fail(KILN_E_STATE, who, "there is nothing to go by: no optimizer has taken a step");
+                kiln_hint("kiln_scaler_update comes after kiln_scaler_step, once for all optimizers");
+            }
+            ok = ok && write_update(s, found);
+        }
+    for (int64_t i = 0; i < s->nserved; i++) {
+        kiln_release(s->served[i].found);
+        s->served[i].found = NULL;
+        s->served[i].stage = READY;
+    }
+    kiln_trace *tr = ok ? kiln_trace_current() : NULL;
+    return tr && kiln_trace_end_segment(tr) && kiln_scaler_passed(s);
+}
+
+/* ---- Asking and setting ---- */
+
+bool kiln_scaler_get_(kiln_scaler *s, kiln_scaler_state *state, size_t size)
+{
+    if (!kiln_optim_given(s, who))
+        return false;
+    kiln_scaler_state now = s->start;
+    uint64_t failures = kiln_fail_count();
+    if (s->o.disabled)
+        now.scale = 1;
+    else if (s->scale)
+        now = (kiln_scaler_state){kiln_item(s->scale), kiln_item_i64(s->tracker), kiln_item_i64(s->skipped)};
+    if (kiln_fail_count() != failures)
+        return false;
+    KILN_GIVE_SIZED(state, size, now);
+    return true;
+}
+
+bool kiln_scaler_set_(kiln_scaler *s, const kiln_scaler_state *given, size_t size)
+{
+    kiln_scaler_state state = {0};
+    if (!kiln_optim_given(s, who) || !given || !KILN_TAKE_SIZED(who, state, given, size))
+        return false;
+    if (!(state.scale > 0 && isfinite((float)state.scale)) || state.growth_tracker < 0 || state.skipped < 0)
+        return kiln_fail(KILN_E_ARGUMENT, who,
+                         "no scaler can be at a scale of %g after %lld good steps and %lld others", state.scale,
+                         (long long)state.growth_tracker, (long long)state.skipped);
+    drop_tensors(s);
+    s->start = state;
+    s->told = false;
+    return true;
+}
+
+bool kiln_scaler_blame_(kiln_scaler *s, const kiln_optim *o, kiln_scaler_culprit *culprit, size_t size)
+{
+    kiln_scaler_culprit found = {0};
+    if (!kiln_optim_given(s, who) || !kiln_optim_given(o, "optimizer"))
+        return false;
+    const served *v = find(s, o);
+    uint64_t failures = kiln_fail_count();
+    if (v && (found.skipped = kiln_item_i64(v->skipped)) > 0) {
+        int64_t first = kiln_item_i64(v->first);
+        found.values = kiln_item_i64(v->values);
+        found.parameter = first >= 0 && first < o->nparams ? o->params[first].name : NULL;
+    }
+    if (kiln_fail_count() != failures)
+        return false;
+    KILN_GIVE_SIZED(culprit, size, found);
+    return true;
+}
