@@ -53,6 +53,7 @@ typedef struct run {
     kiln_optim *optim;
     kiln_schedule *schedule;
     kiln_ema *ema;
+    kiln_scaler *scaler;
     kiln_history history;
 } run;
 
@@ -61,6 +62,7 @@ typedef struct plan {
     int64_t epochs, accumulate, save_steps, limit;
     int workers, threads;
     bool resume, csv;
+    bool half; /* f16 with a scale that is too large every now and then */
     kiln_callback callback;
     volatile sig_atomic_t *stop;
     FILE *progress;
@@ -82,6 +84,7 @@ static void begin(run *r, uint64_t seed)
     r->optim = kiln_optim_sgd(kiln_parameters(r->net), .lr = 0.05, .momentum = 0.9);
     r->schedule = kiln_schedule_warmup(r->optim, 20, 0, kiln_schedule_cosine(r->optim, 200, 0.1));
     r->ema = kiln_ema_new(r->net, 0.9);
+    r->scaler = kiln_scaler_new(.init_scale = 0x1p24, .growth_interval = 8);
     assert_true(kiln_ok());
 }
 
@@ -90,12 +93,13 @@ static void go(run *r, plan p)
     int threads = kiln_get_num_threads();
     if (p.threads)
         kiln_set_num_threads(p.threads);
-    r->history = kiln_fit(
-        r->net, r->train, .epochs = p.epochs ? p.epochs : EPOCHS, .batch = BATCH, .accumulate = p.accumulate,
-        .validate = r->test, .optim = r->optim, .schedule = r->schedule, .ema = r->ema, .clip_norm = 2, .seed = 11,
-        .augment = {.flip = true, .crop = 1}, .metrics = KILN_ACCURACY | KILN_TOP5, .checkpoint = p.folder,
-        .log = p.log, .save_steps = p.save_steps, .workers = p.workers, .resume = p.resume, .callbacks = &p.callback,
-        .ncallbacks = 1, .stop = p.stop, .limit = p.limit, .progress = p.progress);
+    r->history =
+        kiln_fit(r->net, r->train, .epochs = p.epochs ? p.epochs : EPOCHS, .batch = BATCH, .accumulate = p.accumulate,
+                 .validate = r->test, .optim = r->optim, .schedule = r->schedule, .ema = r->ema, .clip_norm = 2,
+                 .seed = 11, .augment = {.flip = true, .crop = 1}, .metrics = KILN_ACCURACY | KILN_TOP5,
+                 .checkpoint = p.folder, .log = p.log, .save_steps = p.save_steps, .workers = p.workers,
+                 .resume = p.resume, .callbacks = &p.callback, .ncallbacks = 1, .stop = p.stop, .limit = p.limit,
+                 .progress = p.progress, .autocast = p.half ? KILN_F16 : 0, .scaler = p.half ? r->scaler : NULL);
     kiln_set_num_threads(threads);
 }
 
@@ -103,6 +107,7 @@ static void end(run *r)
 {
     kiln_history_free(&r->history);
     kiln_ema_free(r->ema);
+    kiln_scaler_free(r->scaler);
     kiln_schedule_free(r->schedule);
     kiln_optim_free(r->optim);
     kiln_module_free(r->net);
@@ -215,12 +220,11 @@ static void test_resumes_to_the_bit(void **state)
 }
 
 /* Many small calls: each goes a few steps on. */
-static void test_resumes_often(void **state)
+static void resume_often(bool half)
 {
-    (void)state;
     run whole, part;
     begin(&whole, 1);
-    go(&whole, (plan){.log = in_folder("whole.jsonl"), .accumulate = 3, .epochs = 2});
+    go(&whole, (plan){.log = in_folder("whole.jsonl"), .accumulate = 3, .epochs = 2, .half = half});
     assert_int_equal(whole.history.steps, 21 * 2);
     for (int64_t next = 5;; next += 5) {
         begin(&part, next == 5 ? 1 : (uint64_t)next);
@@ -229,6 +233,7 @@ static void test_resumes_often(void **state)
                          .accumulate = 3,
                          .epochs = 2,
                          .resume = true,
+                         .half = half,
                          .workers = (int)(next % 3),
                          .callback = {.step = stop_here, .context = &next}});
         assert_true(kiln_ok());
@@ -236,10 +241,27 @@ static void test_resumes_often(void **state)
             break;
         end(&part);
     }
+    if (half) {
+        kiln_scaler_state a = kiln_scaler_get(whole.scaler), b = kiln_scaler_get(part.scaler);
+        assert_true(a.skipped > 5 && a.scale == b.scale && a.growth_tracker == b.growth_tracker &&
+                    a.skipped == b.skipped);
+    }
     assert_same_runs(&whole, &part);
     assert_same_logs(in_folder("whole.jsonl"), in_folder("part.jsonl"));
     end(&part);
     end(&whole);
+}
+
+static void test_resumes_often(void **state)
+{
+    (void)state;
+    resume_often(false);
+}
+
+static void test_resumes_scaled(void **state)
+{
+    (void)state;
+    resume_often(true);
 }
 
 static bool copy_here(void *context, int64_t epoch, int64_t step)
@@ -510,6 +532,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_folder_test(test_resumes_to_the_bit),
         in_folder_test(test_resumes_often),
+        in_folder_test(test_resumes_scaled),
         in_folder_test(test_killed),
         in_folder_test(test_goes_on_later),
         in_folder_test(test_flag_saves),

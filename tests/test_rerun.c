@@ -50,6 +50,7 @@ typedef struct run {
     kiln_optim *optim;
     kiln_schedule *schedule;
     kiln_ema *ema;
+    kiln_scaler *scaler;
     kiln_history history;
     int64_t recorded; /* steps, and batches of validation */
     kiln_error error;
@@ -63,6 +64,7 @@ typedef struct plan {
     bool own_module, own_loss, norm, validate;
     int64_t accumulate, save_steps, limit;
     bool checkpoint, resume, no_shuffle;
+    bool half;                          /* f16 with a scale that is too large every now and then */
     bool (*step)(run *r, int64_t step); /* called after each */
 } plan;
 
@@ -117,6 +119,7 @@ static void begin(run *r, const plan *p)
     r->optim = optim_with(p->optimizer ? p->optimizer : "adam", kiln_parameters(r->net), p->options);
     r->schedule = kiln_schedule_warmup(r->optim, 20, 0, kiln_schedule_cosine(r->optim, 150, 0.1));
     r->ema = kiln_ema_new(r->net, 0.9);
+    r->scaler = p->half ? kiln_scaler_new(.init_scale = 0x1p24, .growth_interval = 8) : NULL;
     assert_true(kiln_ok());
 }
 
@@ -141,13 +144,13 @@ static void go(run *r, const plan *p, bool repeats)
     caller c = {r, p->step};
     kiln_callback callback = {.step = p->step ? after_step : NULL, .context = &c};
     kiln_plan_cache plans = kiln_plan_cache_stats();
-    r->history =
-        kiln_fit(r->net, r->train, .epochs = EPOCHS, .batch = BATCH, .accumulate = p->accumulate, .optim = r->optim,
-                 .validate = p->validate ? r->test : NULL, .schedule = r->schedule, .ema = r->ema, .clip_norm = 2,
-                 .seed = 11, .loss_fn = p->own_loss ? own_loss : NULL, .metrics = KILN_ACCURACY | KILN_TOP5,
-                 .limit = p->limit, .no_shuffle = p->no_shuffle,
-                 .checkpoint = p->checkpoint ? in_folder("run", repeats) : NULL, .save_steps = p->save_steps,
-                 .resume = p->resume, .log = in_folder("log", repeats), .callbacks = &callback, .ncallbacks = 1);
+    r->history = kiln_fit(r->net, r->train, .epochs = EPOCHS, .batch = BATCH, .accumulate = p->accumulate,
+                          .optim = r->optim, .validate = p->validate ? r->test : NULL, .schedule = r->schedule,
+                          .ema = r->ema, .clip_norm = 2, .seed = 11, .loss_fn = p->own_loss ? own_loss : NULL,
+                          .metrics = KILN_ACCURACY | KILN_TOP5, .limit = p->limit, .no_shuffle = p->no_shuffle,
+                          .checkpoint = p->checkpoint ? in_folder("run", repeats) : NULL, .save_steps = p->save_steps,
+                          .resume = p->resume, .log = in_folder("log", repeats), .callbacks = &callback,
+                          .ncallbacks = 1, .autocast = p->half ? KILN_F16 : 0, .scaler = r->scaler);
     r->recorded = kiln_plan_cache_stats().hits + kiln_plan_cache_stats().misses - plans.hits - plans.misses;
     r->error = *kiln_last_error();
     kiln_error_clear();
@@ -157,6 +160,7 @@ static void end(run *r)
 {
     kiln_history_free(&r->history);
     kiln_ema_free(r->ema);
+    kiln_scaler_free(r->scaler);
     kiln_schedule_free(r->schedule);
     kiln_optim_free(r->optim);
     kiln_module_free(r->net);
@@ -204,6 +208,8 @@ static void assert_same_runs(run *a, run *b)
         assert_memory_equal(&a->history.epochs[i].train, &b->history.epochs[i].train, offsetof(kiln_result, seconds));
         assert_memory_equal(&a->history.epochs[i].test.loss, &b->history.epochs[i].test.loss, sizeof(double));
         assert_true(a->history.epochs[i].lr == b->history.epochs[i].lr);
+        assert_true(a->history.epochs[i].scale == b->history.epochs[i].scale);
+        assert_int_equal(a->history.epochs[i].skipped, b->history.epochs[i].skipped);
     }
     assert_same_logs(in_folder("log", false), in_folder("log", true));
 }
@@ -255,6 +261,29 @@ static void test_all_optimizers(void **state)
         p.options.weight_decay = 0.01;
         assert_saves(&p, EPOCHS * (BATCHES - 4));
     }
+}
+
+/* The same where the device leaves steps out. */
+static void test_scaled(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"sgd",  "adam",  "adamw",    "rmsprop", "adagrad",
+                                        "lion", "nadam", "adadelta", "radam"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        plan p = {.optimizer = names[i], .norm = i % 2, .validate = i < 2, .half = true};
+        p.options.momentum = i == 0 ? 0.9 : 0;
+        p.options.lr_decay = i == 4 ? 0.01 : 0;
+        assert_saves(&p, EPOCHS * (BATCHES - 4));
+    }
+    run r;
+    plan p = {.half = true};
+    begin(&r, &p);
+    go(&r, &p, true);
+    int64_t skipped = r.history.epochs[EPOCHS - 1].skipped;
+    assert_true(skipped > 9 && skipped < EPOCHS * BATCHES / 2);
+    assert_int_equal(kiln_optim_steps(r.optim), EPOCHS * BATCHES - skipped);
+    assert_int_equal(r.history.steps, EPOCHS * BATCHES);
+    end(&r);
 }
 
 static void test_what_always_records(void **state)
@@ -474,9 +503,9 @@ static void test_no_host_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        run_on(test_all_optimizers), run_on(test_what_always_records), run_on(test_resumes),
-        run_on(test_callbacks),      run_on(test_bad_label),           run_on(test_memory_limit),
-        run_on(test_no_host_memory),
+        run_on(test_all_optimizers), run_on(test_scaled),         run_on(test_what_always_records),
+        run_on(test_resumes),        run_on(test_callbacks),      run_on(test_bad_label),
+        run_on(test_memory_limit),   run_on(test_no_host_memory),
     };
     return CORE_MAIN(tests);
 }

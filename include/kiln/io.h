@@ -4,6 +4,7 @@
 #ifndef KILN_IO_H
 #define KILN_IO_H
 
+#include "kiln/amp.h"
 #include "kiln/data.h"
 #include "kiln/nn.h"
 #include "kiln/optim.h"
@@ -64,6 +65,7 @@ typedef struct kiln_checkpoint {
     int nmeta;            /* pairs kept in model.safetensors: what model this is */
     const kiln_meta *meta;
     const char *extra; /* a JSON object that is kept as it is; loaded ones are freed with kiln_string_free */
+    kiln_scaler *scaler;
 } kiln_checkpoint;
 /* Writes one. Afterwards older ones but the last `keep` (0: 1) are removed, and those of later steps, which belong to a
  * run that was given up. The calling thread's random state is part of it. */

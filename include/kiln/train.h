@@ -50,8 +50,10 @@ typedef struct kiln_epoch {
     kiln_result train; /* averages over the epoch, in train mode */
     kiln_result test;  /* of `validate`; samples 0 without */
     double lr, seconds, samples_per_second,
-        data_wait; /* data_wait: the share of the time spent waiting for data, 0 … 1 */
-    int64_t reserved_[4];
+        data_wait;   /* data_wait: the share of the time spent waiting for data, 0 … 1 */
+    double scale;    /* of the loss, at its end; 0: it is not scaled */
+    int64_t skipped; /* steps so far that were left out since a gradient was not finite */
+    int64_t reserved_[2];
 } kiln_epoch;
 
 typedef enum kiln_stop {
@@ -122,9 +124,9 @@ typedef struct kiln_fit_options {
     int ncallbacks;
     volatile sig_atomic_t *stop; /* set it (in a signal handler) to end after the current step, with a checkpoint */
     volatile sig_atomic_t *save; /* set it for a checkpoint after the current step; fit sets it back and goes on */
-    kiln_dtype
-        autocast; /* KILN_BF16: forward passes and losses run under it, as inside kiln_autocast (kiln/amp.h). 0: as
-                     the calling thread has it. KILN_F16 wants its loss scaled, which fit does not do: refused */
+    kiln_dtype autocast;         /* KILN_BF16, KILN_F16: forward passes and losses run under it, as inside kiln_autocast
+                                    (kiln/amp.h). 0: as the calling thread has it */
+    kiln_scaler *scaler;         /* of the loss. NULL: one with its defaults under autocast to f16, else none */
 } kiln_fit_options;
 
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is

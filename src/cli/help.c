@@ -28,7 +28,7 @@ static void help_option(const option *o, FILE *out)
     int n = o->letter ? snprintf(left, sizeof left, "-%c, --%s", o->letter, o->name)
                       : snprintf(left, sizeof left, "--%s", o->name);
     if (o->value)
-        snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+        snprintf(left + n, sizeof left - (size_t)n, "%s%s", o->kind == OPTION_CHOICE ? "" : " ", o->value);
     fprintf(out, "  %-21s ", left);
     if (option_words(o) != o->words) /* a list that is made, and what the table says of it */
         help_words(option_words(o), out);
@@ -87,7 +87,7 @@ static void complete_command(const command *c)
 {
     printf("    %s)\n        case $previous in\n", c->name);
     for (const option *o = c->options; o->name; o++)
-        if (o->kind != OPTION_FLAG)
+        if (o->kind != OPTION_FLAG && o->kind != OPTION_CHOICE)
             case_of(o);
     printf("        *) if [[ $current == -* ]]; then\n               _kiln_words \"");
     for (const option *o = c->options; o->name; o++)

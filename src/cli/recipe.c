@@ -253,6 +253,13 @@ static void fit_warmup(recipe *r, const arguments *a, int64_t samples, int64_t l
              show_count(limit));
 }
 
+/* Runs that were kept before there was a choice have 1 for bf16. */
+static kiln_dtype amp_kept(const char *kept)
+{
+    double amp = meta_number(kept, "amp", 0);
+    return amp == 0 ? 0 : amp == KILN_F16 ? KILN_F16 : KILN_BF16;
+}
+
 int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept)
 {
     const defaults *d = defaults_for(n);
@@ -267,7 +274,7 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
                   .ema = number_from(&from, "ema", 0),
                   .no_shuffle = given(a, "no-shuffle") || meta_number(kept, "no-shuffle", 0) != 0,
                   .flip = given(a, "flip") || meta_number(kept, "flip", 0) != 0,
-                  .amp = given(a, "amp") || meta_number(kept, "amp", 0) != 0,
+                  .amp = given(a, "amp") ? amp_of(a) : amp_kept(kept),
                   .crop = count_from(&from, "crop", 0)};
     text_from(&from, "optim", d->optim, r->optim, sizeof r->optim);
     text_from(&from, "schedule", d->schedule, r->schedule, sizeof r->schedule);

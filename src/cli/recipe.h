@@ -8,7 +8,8 @@
 typedef struct recipe {
     int64_t epochs, batch, accumulate, warmup, early_stop, seed;
     double lr, weight_decay, momentum, clip, ema; /* weight_decay, momentum < 0: the optimizer's own default */
-    bool no_shuffle, flip, amp;
+    bool no_shuffle, flip;
+    kiln_dtype amp; /* 0: none */
     int64_t crop;
     char optim[16], schedule[96];
 } recipe;

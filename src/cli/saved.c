@@ -13,6 +13,12 @@ static bool has_option(const arguments *a, const char *name)
     return false;
 }
 
+kiln_dtype amp_of(const arguments *a)
+{
+    const char *type = text_of(a, "amp", NULL);
+    return !type ? 0 : !strcmp(type, "f16") ? KILN_F16 : KILN_BF16;
+}
+
 int use_device(const arguments *a, kiln_device *device)
 {
     *device = kiln_device_parse(text_of(a, "device", "auto"));
@@ -27,7 +33,7 @@ int use_device(const arguments *a, kiln_device *device)
     if (has_option(a, "tf32") && given(a, "tf32"))
         kiln_set_tf32(true);
     if (has_option(a, "amp") && given(a, "amp"))
-        kiln_autocast_scope_enter(KILN_BF16); /* to the end of the command */
+        kiln_autocast_scope_enter(amp_of(a)); /* to the end of the command */
     if (!kiln_set_default_device(*device) || (limit && !kiln_memory_set_limit(*device, size_of(a, "mem-limit", 0))))
         return fail_kiln();
     return 0;

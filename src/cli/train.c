@@ -178,16 +178,15 @@ static kiln_history fit(training *t, const kiln_meta *meta, int nmeta, const cha
 {
     static const kiln_callback notices = {.step = tell_notices};
     const recipe *r = &t->recipe;
-    return kiln_fit(t->net.module, t->data.train, .epochs = r->epochs, .batch = r->batch, .validate = t->data.test,
-                    .optim = t->optim, .schedule = t->schedule, .loss = t->net.loss, .metrics = t->net.metrics,
-                    .accumulate = r->accumulate, .clip_norm = r->clip, .ema = t->ema, .early_stop = r->early_stop,
-                    .seed = (uint64_t)r->seed, .no_shuffle = r->no_shuffle,
-                    .augment = {.flip = r->flip, .crop = (int)r->crop}, .workers = (int)count_of(t->a, "workers", 1),
-                    .limit = count_of(t->a, "limit", 0), .checkpoint = t->folder,
-                    .save_steps = count_of(t->a, "save-every", 0), .resume = t->resume, .nmeta = nmeta, .meta = meta,
-                    .log = t->log, .log_steps = count_of(t->a, "log-every", 0), .about = about,
-                    .progress = t->quiet ? NULL : stdout, .autocast = r->amp ? KILN_BF16 : 0, .callbacks = &notices,
-                    .ncallbacks = 1, .stop = &asked_to_stop, .save = &asked_to_save);
+    return kiln_fit(
+        t->net.module, t->data.train, .epochs = r->epochs, .batch = r->batch, .validate = t->data.test,
+        .optim = t->optim, .schedule = t->schedule, .loss = t->net.loss, .metrics = t->net.metrics,
+        .accumulate = r->accumulate, .clip_norm = r->clip, .ema = t->ema, .early_stop = r->early_stop,
+        .seed = (uint64_t)r->seed, .no_shuffle = r->no_shuffle, .augment = {.flip = r->flip, .crop = (int)r->crop},
+        .workers = (int)count_of(t->a, "workers", 1), .limit = count_of(t->a, "limit", 0), .checkpoint = t->folder,
+        .save_steps = count_of(t->a, "save-every", 0), .resume = t->resume, .nmeta = nmeta, .meta = meta, .log = t->log,
+        .log_steps = count_of(t->a, "log-every", 0), .about = about, .progress = t->quiet ? NULL : stdout,
+        .autocast = r->amp, .callbacks = &notices, .ncallbacks = 1, .stop = &asked_to_stop, .save = &asked_to_save);
 }
 
 static int fit_and_tell(training *t)

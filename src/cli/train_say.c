@@ -25,7 +25,10 @@ void say_start(const training *t)
     bool cpu = t->device == KILN_CPU;
     printf("device   %s (%s, %d %s)%s%s\n", kiln_device_name(t->device), info.name,
            cpu ? kiln_get_num_threads() : info.threads, cpu ? "threads" : "multiprocessors",
-           info.capability[0] && kiln_get_tf32() ? ", products in TF32" : "", r->amp ? ", autocast to bf16" : "");
+           info.capability[0] && kiln_get_tf32() ? ", products in TF32" : "",
+           r->amp == KILN_F16 ? ", autocast to f16"
+           : r->amp           ? ", autocast to bf16"
+                              : "");
     say("model    %s, %s parameters\n", t->net.given, show_count(kiln_parameter_count(t->net.module)));
     say("data     %s, %s to train, %s to test, each %s", t->data.given, show_count(kiln_data_count(t->data.train)),
         show_count(kiln_data_count(t->data.test)), d->text ? "" : show_shape(d->x.ndim, d->x.shape));
@@ -79,6 +82,10 @@ void say_end(const training *t, const kiln_history *h, double seconds)
            show_count(h->steps), t->kept_recipe ? "" : " steps", show_seconds(h->first_step));
     if (trained > 0)
         printf("; %.0f %% of it waiting for data", 100 * waited / trained);
+    const kiln_epoch *last = &h->epochs[h->count - 1];
+    if (last->scale > 0)
+        printf("\nScaled the loss by %g at the end; %s step%s left out", last->scale, show_count(last->skipped),
+               last->skipped == 1 ? " was" : "s were");
     kiln_memory_stats memory;
     if (kiln_memory_get_stats(t->device, &memory))
         printf("\nUsed at most %s of memory on %s", show_size(memory.peak), kiln_device_name(t->device));

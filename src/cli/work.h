@@ -30,12 +30,15 @@
     }
 #define OPTION_AMP                                                                                                     \
     {                                                                                                                  \
-        "amp", 0, OPTION_FLAG, NULL, "mixed precision: bf16 where that is fast (autocast)", 0, 0, NULL                 \
+        "amp", 0, OPTION_CHOICE, "[=f16]", "mixed precision: bf16, or f16, where that is fast", 0, 0, "bf16 f16"       \
     }
 
 /* Device, threads, memory limit, TF32 and autocast as the options say; options a command does not have are left alone.
  */
 int use_device(const arguments *a, kiln_device *device);
+
+/* The type of --amp; 0: it was not given. */
+kiln_dtype amp_of(const arguments *a);
 
 /* ---- Weights in files ---- */
 typedef struct saved {

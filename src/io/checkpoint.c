@@ -35,6 +35,9 @@ static bool has_part(const kiln_checkpoint *c, int file)
 
 static bool note_optim(const kiln_checkpoint *c, kiln_train_state *s)
 {
+    s->has_scaler = c->scaler != NULL;
+    if (c->scaler && !kiln_scaler_get_(c->scaler, &s->scaler, sizeof s->scaler))
+        return false;
     if (c->schedule) {
         s->has_schedule = true;
         s->schedule = kiln_schedule_get(c->schedule);
@@ -112,6 +115,8 @@ static bool check_optim(const kiln_checkpoint *c, const kiln_train_state *s, con
 {
     if (c->schedule && !s->has_schedule)
         return kiln_fail(KILN_E_FORMAT, who, "%s was saved without a learning-rate schedule", path);
+    if (c->scaler && !s->has_scaler)
+        return kiln_fail(KILN_E_FORMAT, who, "%s was saved without a gradient scaler", path);
     if (!c->optim)
         return true;
     const char *name = kiln_optim_name(c->optim);
@@ -148,6 +153,7 @@ static bool open_part(const kiln_checkpoint *c, int file, const kiln_train_state
 static bool set_rates(const kiln_checkpoint *c, const kiln_train_state *s)
 {
     bool ok = !c->schedule || kiln_schedule_set(c->schedule, s->schedule);
+    ok = ok && (!c->scaler || kiln_scaler_set(c->scaler, s->scaler));
     for (int i = 0; ok && c->optim && i < s->groups; i++) /* after the schedule, which sets rates, too */
         ok = kiln_optim_set_lr(c->optim, i, s->lr[i]);
     return ok;

@@ -53,6 +53,12 @@ static json_t *describe_schedule(const kiln_schedule_state *s)
                      from_double(s->factor), "bad", (json_int_t)s->bad, "observed", (json_int_t)s->observed);
 }
 
+static json_t *describe_scaler(const kiln_scaler_state *s)
+{
+    return json_pack("{s:o, s:I, s:I}", "scale", from_double(s->scale), "growth_tracker", (json_int_t)s->growth_tracker,
+                     "skipped", (json_int_t)s->skipped);
+}
+
 static json_t *describe_files(const kiln_train_state *s)
 {
     json_t *files = json_object();
@@ -75,6 +81,8 @@ static json_t *describe(const kiln_train_state *s, const char *extra)
         ok = json_object_set_new(root, "optim", describe_optim(s)) == 0;
     if (ok && s->has_schedule)
         ok = json_object_set_new(root, "schedule", describe_schedule(&s->schedule)) == 0;
+    if (ok && s->has_scaler)
+        ok = json_object_set_new(root, "scaler", describe_scaler(&s->scaler)) == 0;
     if (ok && extra)
         ok = json_object_set_new(root, "extra", json_string(extra)) == 0;
     if (ok)
@@ -195,6 +203,18 @@ static bool read_schedule(const source *f, kiln_train_state *s)
            ((isfinite(s->schedule.factor) && s->schedule.factor >= 0) || bad(f, "factor", "scales no learning rate"));
 }
 
+static bool read_scaler(const source *f, kiln_train_state *s)
+{
+    const json_t *scaler = json_object_get(f->root, "scaler");
+    if (!scaler)
+        return true;
+    s->has_scaler = true;
+    return to_count(f, scaler, "growth_tracker", &s->scaler.growth_tracker) &&
+           to_count(f, scaler, "skipped", &s->scaler.skipped) &&
+           to_double(f, json_object_get(scaler, "scale"), "scale", &s->scaler.scale) &&
+           ((isfinite((float)s->scaler.scale) && s->scaler.scale > 0) || bad(f, "scale", "scales no loss"));
+}
+
 static bool check_file(const source *f, const char *folder, const char *name, uint64_t size)
 {
     struct stat st;
@@ -259,7 +279,7 @@ static bool read_root(const source *f, const char *folder, kiln_train_state *s)
     return to_count(f, f->root, "step", &s->step) && to_count(f, f->root, "epoch", &s->epoch) &&
            to_count(f, f->root, "batch", &s->batch) && to_u64(f, f->root, "seed", &s->seed) &&
            to_u64(f, random, "seed", &s->random.seed) && to_u64(f, random, "offset", &s->random.offset) &&
-           read_optim(f, s) && read_schedule(f, s) && read_files(f, folder, s) && read_extra(f, s);
+           read_optim(f, s) && read_schedule(f, s) && read_scaler(f, s) && read_files(f, folder, s) && read_extra(f, s);
 }
 
 bool kiln_state_read(kiln_train_state *s, const char *folder)

@@ -20,6 +20,8 @@ typedef struct kiln_train_state {
     double lr[KILN_STATE_GROUPS];
     bool has_schedule;
     kiln_schedule_state schedule;
+    bool has_scaler;
+    kiln_scaler_state scaler;
     bool has[KILN_STATE_FILES];
     uint64_t size[KILN_STATE_FILES]; /* of the files */
     char *extra;                     /* freed with kiln_string_free */

@@ -16,6 +16,13 @@
 
 /* ---- A step ---- */
 
+static bool take_step(kiln_training *t)
+{
+    if (!t->scaler)
+        return kiln_optim_step(t->optim);
+    return kiln_scaler_step(t->scaler, t->optim) && kiln_scaler_update(t->scaler);
+}
+
 /* One batch. The last one of its window also updates the weights, and forgets the gradients in the same step, so that
  * they need no memory beyond it. */
 static bool write_step(kiln_training *t, const kiln_batch *b, bool last)
@@ -24,15 +31,19 @@ static bool write_step(kiln_training *t, const kiln_batch *b, bool last)
     kiln_tensor *loss = kiln_task_loss(&t->task, output, b->x, b->y), *share = loss;
     if (t->o.accumulate > 1)
         share = kiln_mul_scalar(loss, (double)b->size / (double)t->step_samples);
+    if (t->scaler)
+        share = kiln_scaler_scale(t->scaler, share);
     if (!share || !kiln_backward(share) || !kiln_meter_add(&t->meter, loss, output, b->x, b->y, b->size))
         return false;
     if (!last)
         return true;
+    if (t->scaler && !kiln_scaler_unscale(t->scaler, t->optim))
+        return false;
     if (t->o.clip_value > 0 && !kiln_clip_grad_value(kiln_parameters(t->model), t->o.clip_value))
         return false;
     if (t->o.clip_norm > 0 && !kiln_clip_grad_norm(kiln_parameters(t->model), t->o.clip_norm))
         return false;
-    if (!kiln_optim_step(t->optim) || (t->o.ema && !kiln_ema_update(t->o.ema)))
+    if (!take_step(t) || (t->o.ema && !kiln_ema_update(t->o.ema)))
         return false;
     kiln_zero_grad(t->optim);
     return true;
@@ -326,6 +337,11 @@ static bool report_epoch(kiln_training *t)
     e.seconds = seconds + e.test.seconds;
     e.samples_per_second = seconds > 0 ? (double)totals.samples / seconds : 0;
     e.data_wait = seconds > 0 ? waited / seconds : 0;
+    if (t->scaler) {
+        kiln_scaler_state s = kiln_scaler_get(t->scaler);
+        e.scale = s.scale;
+        e.skipped = s.skipped;
+    }
     t->bad = better ? 0 : t->bad + 1;
     if (better) {
         t->best = t->o.validate ? e.test.loss : e.train.loss;
@@ -439,6 +455,8 @@ static kiln_history fit(kiln_module *model, kiln_dataset *train, const kiln_fit_
     kiln_meter_free(&t.validation_meter);
     if (t.optim)
         kiln_zero_grad(t.optim);
+    if (t.own_scaler)
+        kiln_scaler_free(t.scaler);
     if (t.own_optim)
         kiln_optim_free(t.optim);
     kiln_modes_restore(&modes, model);

@@ -52,10 +52,10 @@ static kiln_result get_result(const json_t *o)
 
 static json_t *put_epoch(const kiln_epoch *e)
 {
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "epoch", (json_int_t)e->epoch, "train",
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "epoch", (json_int_t)e->epoch, "train",
                      put_result(&e->train), "test", put_result(&e->test), "lr", number(e->lr), "seconds",
                      number(e->seconds), "samples_per_second", number(e->samples_per_second), "data_wait",
-                     number(e->data_wait));
+                     number(e->data_wait), "scale", number(e->scale), "skipped", (json_int_t)e->skipped);
 }
 
 static kiln_epoch get_epoch(const json_t *o, int64_t index)
@@ -66,7 +66,9 @@ static kiln_epoch get_epoch(const json_t *o, int64_t index)
                         .lr = get_number(o, "lr", NAN),
                         .seconds = get_number(o, "seconds", NAN),
                         .samples_per_second = get_number(o, "samples_per_second", NAN),
-                        .data_wait = get_number(o, "data_wait", NAN)};
+                        .data_wait = get_number(o, "data_wait", NAN),
+                        .scale = get_number(o, "scale", 0),
+                        .skipped = get_count(o, "skipped", 0)};
 }
 
 /* ---- The file ---- */

@@ -32,9 +32,9 @@ static bool begins_csv(const char *text)
 
 static bool put_header(kiln_log_file *l);
 
-bool kiln_log_open(kiln_log_file *l, const char *path, unsigned metrics, bool validates, kiln_mark mark)
+bool kiln_log_open(kiln_log_file *l, const char *path, unsigned metrics, bool validates, bool scales, kiln_mark mark)
 {
-    *l = (kiln_log_file){.journal.file = -1, .metrics = metrics, .validates = validates};
+    *l = (kiln_log_file){.journal.file = -1, .metrics = metrics, .validates = validates, .scales = scales};
     if (!path)
         return true;
     size_t length = strlen(path);
@@ -133,6 +133,10 @@ static json_t *epoch_object(const kiln_log_file *l, const kiln_epoch *e, int64_t
     json_object_set_new(o, "seconds", number(e->seconds));
     json_object_set_new(o, "samples_per_second", number(e->samples_per_second));
     json_object_set_new(o, "data_wait", number(e->data_wait));
+    if (l->scales) {
+        json_object_set_new(o, "scale", number(e->scale));
+        json_object_set_new(o, "skipped", json_integer(e->skipped));
+    }
     return o;
 }
 

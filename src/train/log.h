@@ -14,7 +14,7 @@
 
 typedef struct kiln_log_file {
     kiln_journal journal;
-    bool csv, validates;
+    bool csv, validates, scales;
     unsigned metrics;
 } kiln_log_file;
 
@@ -34,7 +34,7 @@ typedef struct kiln_log_about {
 /* A fresh log, or (an unempty mark) one that goes on behind the mark. path NULL: no log, and the calls below do
  * nothing.
  */
-bool kiln_log_open(kiln_log_file *l, const char *path, unsigned metrics, bool validates, kiln_mark mark);
+bool kiln_log_open(kiln_log_file *l, const char *path, unsigned metrics, bool validates, bool scales, kiln_mark mark);
 void kiln_log_close(kiln_log_file *l);
 
 bool kiln_log_run(kiln_log_file *l, const kiln_log_about *about);

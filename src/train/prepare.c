@@ -22,11 +22,6 @@ static bool fill_options(kiln_training *t, int64_t samples)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!(all[i].value >= 0))
             return kiln_fail(KILN_E_ARGUMENT, "fit", "%s is %g: it must not be negative", all[i].name, all[i].value);
-    if (kiln_autocast_dtype() == KILN_F16) {
-        kiln_fail(KILN_E_UNSUPPORTED, "fit",
-                  "training under autocast to f16 wants its loss scaled, which fit does not do");
-        return kiln_hint("autocast to KILN_BF16 does not need it");
-    }
     if (o->ncallbacks && !o->callbacks)
         return kiln_fail(KILN_E_ARGUMENT, "fit", "there are %d callbacks, but .callbacks is NULL", o->ncallbacks);
     for (int i = 0; i < o->ncallbacks; i++)
@@ -129,9 +124,16 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
     }
     if (!t->optim)
         return false;
+    t->scaler = t->o.scaler;
+    if (!t->scaler && kiln_autocast_dtype() == KILN_F16) {
+        t->scaler = kiln_scaler_new();
+        t->own_scaler = true;
+        if (!t->scaler)
+            return false;
+    }
     notice_normalised_twice(t);
     kiln_zero_grad(t->optim);
     return kiln_meter_init(&t->meter, &t->task, t->device, false) && kiln_training_resume(t) &&
            place_loader(t, train) &&
-           kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->log_mark);
+           kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->scaler != NULL, t->log_mark);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "core/fail.h"
 #include "optim/optim.h"
+#include "optim/scaler.h"
 #include "nn/module.h"
 #include "trace/thunk.h"
 #include "train/training.h"
@@ -79,7 +80,7 @@ kiln_rerun_outcome kiln_training_rerun(kiln_training *t, const kiln_batch *b)
     uint64_t failures = kiln_fail_count();
     if (kiln_optim_rerun(t->optim, &t->rerun)) {
         kiln_meter_count(&t->meter, b->size);
-        return KILN_RERUN_DONE;
+        return !t->scaler || kiln_scaler_passed(t->scaler) ? KILN_RERUN_DONE : KILN_RERUN_FAILED;
     }
     if (kiln_last_error()->code != KILN_E_MEMORY)
         return KILN_RERUN_FAILED;

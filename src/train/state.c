@@ -27,6 +27,11 @@ bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals, int64
     }
     kiln_fail(KILN_E_STATE, "fit", "the loss became %s in epoch %lld, between steps %lld and %lld",
               isnan(sum) ? "NaN" : "infinite", (long long)t->epoch + 1, (long long)t->finite + 1, (long long)step);
+    kiln_scaler_culprit c = t->scaler ? kiln_scaler_blame(t->scaler, t->optim) : (kiln_scaler_culprit){0};
+    if (c.parameter)
+        return kiln_hint("%lld steps were left out since gradients were not finite, in the last one %lld values of %s, "
+                         "and maybe more. Where activations leave the range of f16, bf16 helps",
+                         (long long)c.skipped, (long long)c.values, c.parameter);
     kiln_hint("try a lower learning rate or clip gradients to a norm of 1, and look for huge values in the data%s%s",
               t->saved ? "; the last checkpoint is from before: " : "", t->saved ? t->o.checkpoint : "");
     return false;
@@ -138,6 +143,7 @@ bool kiln_training_save(kiln_training *t)
                          .optim = t->optim,
                          .schedule = t->o.schedule,
                          .ema = t->o.ema,
+                         .scaler = t->scaler,
                          .epoch = t->epoch,
                          .batch = t->batch,
                          .step = t->step,
@@ -300,6 +306,7 @@ bool kiln_training_resume(kiln_training *t)
                          .optim = t->optim,
                          .schedule = t->o.schedule,
                          .ema = t->o.ema,
+                         .scaler = t->scaler,
                          .nmeta = t->o.nmeta,
                          .meta = t->o.meta};
     if (!kiln_checkpoint_check(&c) || !make_folder(t->o.checkpoint) || !lock_folder(t))

@@ -23,6 +23,8 @@ typedef struct kiln_training {
     kiln_task task, validation;
     kiln_optim *optim;
     bool own_optim;
+    kiln_scaler *scaler; /* NULL: the loss is not scaled */
+    bool own_scaler;
     kiln_loader *loader;
     kiln_meter meter, validation_meter;
     kiln_progress progress;
