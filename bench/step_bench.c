@@ -4,6 +4,7 @@
  * is waited for (KILN_CUDA_JIT=wait), so first_ms has that in it. A round ends when the device has done all of it.
  *
  * usage: kiln_bench_step [--device cuda] [mlp] [wide] [odd] [lenet] [gpt2] [lstm]      KILN_TF32=1: products in TF32
+ *        KILN_BENCH_AMP=bf16, f16 or scaled: under autocast; scaled: to f16, with a gradient scaler
  *        KILN_BENCH_SECONDS: of a round */
 #include "bench.h"
 #include "models.h"
@@ -35,6 +36,7 @@ typedef struct training {
     kiln_module *model;
     kiln_optim *adam;
     kiln_tensor *x, *y;
+    kiln_scaler *scaler; /* NULL: none */
 } training;
 
 /* Four layers of sizes that suit nothing. */
@@ -86,26 +88,50 @@ static training training_new(const workload *w)
 
 static void training_free(training *t)
 {
+    kiln_scaler_free(t->scaler);
     kiln_optim_free(t->adam);
     kiln_module_free(t->model);
     kiln_release(t->x);
     kiln_release(t->y);
 }
 
-static void record(const training *t)
+/* What autocast converts to; KILN_F32: there is none. */
+static kiln_dtype amp(void)
 {
-    kiln_zero_grad(t->adam);
-    kiln_tensor *z = kiln_forward(t->model, t->x);
-    if (kiln_ndim(z) == 3) /* what each place of a text says */
-        z = kiln_flatten(z, 0, 1);
-    kiln_backward(kiln_cross_entropy(z, t->y));
-    kiln_optim_step(t->adam);
+    const char *asked = getenv("KILN_BENCH_AMP");
+    return !asked ? KILN_F32 : strcmp(asked, "bf16") == 0 ? KILN_BF16 : KILN_F16;
 }
 
-/* Who is measured: on a GPU there are two ways to multiply. */
+static bool scales(void)
+{
+    const char *asked = getenv("KILN_BENCH_AMP");
+    return asked && strcmp(asked, "scaled") == 0;
+}
+
+static void record(const training *t)
+{
+    kiln_tensor *loss = NULL;
+    kiln_zero_grad(t->adam);
+    kiln_autocast(amp())
+    {
+        kiln_tensor *z = kiln_forward(t->model, t->x);
+        if (kiln_ndim(z) == 3) /* what each place of a text says */
+            z = kiln_flatten(z, 0, 1);
+        loss = kiln_cross_entropy(z, t->y);
+    }
+    kiln_backward(t->scaler ? kiln_scaler_scale(t->scaler, loss) : loss);
+    if (!t->scaler)
+        kiln_optim_step(t->adam);
+    else if (kiln_scaler_step(t->scaler, t->adam))
+        kiln_scaler_update(t->scaler);
+}
+
+/* Who is measured: on a GPU there are several ways to multiply. */
 static const char *own_name(void)
 {
     const char *tf32 = getenv("KILN_TF32");
+    if (amp() != KILN_F32)
+        return scales() ? "kiln f16 scaled" : amp() == KILN_F16 ? "kiln f16" : "kiln bf16";
     return device == KILN_CPU ? "kiln" : tf32 && strcmp(tf32, "1") == 0 ? "kiln tf32" : "kiln f32";
 }
 
@@ -155,6 +181,7 @@ static void measure(const workload *w)
     const char *asked = getenv("KILN_BENCH_SECONDS");
     double seconds = asked ? atof(asked) : cpu ? 0.8 : 0.4;
     training t = training_new(w);
+    t.scaler = scales() ? kiln_scaler_new() : NULL;
     double rounds[ROUNDS], processor[ROUNDS], recording = 0;
     kiln_device_wait(device);
     cost first = steps(&t, 0, 1);

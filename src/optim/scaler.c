@@ -21,8 +21,7 @@ typedef struct served {
     kiln_optim *optim;
     stage stage;
     kiln_tensor *found;   /* bool: a gradient is not finite; since it was unscaled */
-    kiln_tensor *first;   /* i64: of the last step that was left out, the parameter, */
-    kiln_tensor *values;  /* and how many elements */
+    kiln_tensor *culprit; /* i64: of the last step that was left out, see look_at */
     kiln_tensor *skipped; /* steps that were left out */
 } served;
 
@@ -87,8 +86,7 @@ static void drop_tensors(kiln_scaler *s)
     for (int64_t i = 0; i < s->nserved; i++) {
         served *v = &s->served[i];
         kiln_release(v->found);
-        kiln_release(v->first);
-        kiln_release(v->values);
+        kiln_release(v->culprit);
         kiln_release(v->skipped);
     }
     s->nserved = 0;
@@ -162,12 +160,10 @@ static served *serve(kiln_scaler *s, kiln_optim *o)
     if (!place(s, o->params[0].tensor->device) || !KILN_GROW(s->served, s->served_capacity, s->nserved + 1))
         return NULL;
     served fresh = {.optim = o};
-    fresh.first = make(&none, KILN_I64, s->scale->device);
-    fresh.values = fresh.first ? make(&none, KILN_I64, s->scale->device) : NULL;
-    fresh.skipped = fresh.values ? make(&none, KILN_I64, s->scale->device) : NULL;
+    fresh.culprit = make(&none, KILN_I64, s->scale->device);
+    fresh.skipped = fresh.culprit ? make(&none, KILN_I64, s->scale->device) : NULL;
     if (!fresh.skipped) {
-        kiln_release(fresh.first);
-        kiln_release(fresh.values);
+        kiln_release(fresh.culprit);
         return NULL;
     }
     s->served[s->nserved++] = fresh;
@@ -213,41 +209,38 @@ static kiln_tensor *unscale_one(kiln_trace *tr, const kiln_optim_param *p, kiln_
     return plain && kiln_trace_replace_grad(tr, p->tensor, plain) ? plain : NULL;
 }
 
-/* What was found in all gradients, from the last parameter to the first. */
-typedef struct verdict {
-    kiln_tensor *found, *first, *values;
-} verdict;
+/* Gradients are looked at from the last parameter to the first. What is found is one number, so that it is one chain of
+ * operations on numbers, which makes one kernel: the parameter in the upper bits, how many of its values are not finite
+ * in the lower ones; 0 while there is none. */
+enum { VALUES_BITS = 40 };
 
-static bool look_at(verdict *v, int64_t i, kiln_tensor *g, kiln_device device)
+static kiln_tensor *look_at(kiln_tensor *culprit, int64_t i, kiln_tensor *g, kiln_device device)
 {
     kiln_tensor *count = kiln_to(kiln_sum_all(kiln_logical_not(kiln_isfinite(g))), device);
-    kiln_tensor *bad = kiln_gt_scalar(count, 0);
-    v->found = v->found ? kiln_logical_or(v->found, bad) : bad;
-    v->first = kiln_masked_fill(v->first, bad, (double)i);
-    v->values = kiln_where(bad, count, v->values);
-    return v->found && v->first && v->values;
+    kiln_tensor *named = kiln_add_scalar(count, (double)(i << VALUES_BITS));
+    return kiln_where(kiln_gt_scalar(count, 0), named, culprit);
 }
 
 static bool unscale(kiln_trace *tr, kiln_scaler *s, served *v)
 {
     const kiln_optim *o = v->optim;
     kiln_tensor *inverse = kiln_reciprocal(s->scale);
-    verdict all = {NULL, v->first, v->values};
+    kiln_tensor *culprit = NULL;
+    kiln_on_device (s->scale->device)
+        culprit = kiln_scalar(0, KILN_I64);
     for (int64_t i = o->nparams; i-- > 0;) {
         const kiln_optim_param *p = &o->params[i];
         if (!kiln_grad_of(p->tensor) || !kiln_needs_grad(p->tensor))
             continue;
         kiln_tensor *g = check_dtype(p) ? unscale_one(tr, p, inverse) : NULL;
-        if (!g || !look_at(&all, i, g, s->scale->device))
+        if (!g || !(culprit = look_at(culprit, i, g, s->scale->device)))
             return false;
     }
-    if (!all.found) /* no gradients at all */
-        kiln_on_device (s->scale->device)
-            all.found = kiln_scalar(0, KILN_BOOL);
-    kiln_tensor *skipped = kiln_add(v->skipped, kiln_cast(all.found, KILN_I64));
-    if (!kiln_assign(v->first, all.first) || !kiln_assign(v->values, all.values) || !kiln_assign(v->skipped, skipped))
+    kiln_tensor *found = kiln_gt_scalar(culprit, 0);
+    kiln_tensor *skipped = kiln_add(v->skipped, kiln_cast(found, KILN_I64));
+    if (!kiln_assign(v->culprit, kiln_where(found, culprit, v->culprit)) || !kiln_assign(v->skipped, skipped))
         return false;
-    return (v->found = kiln_keep(all.found)) != NULL;
+    return (v->found = kiln_keep(found)) != NULL;
 }
 
 static bool unscale_for(kiln_scaler *s, served *v)
@@ -303,16 +296,17 @@ bool kiln_scaler_step(kiln_scaler *s, kiln_optim *o)
 
 /* ---- The scale itself ---- */
 
-/* As PyTorch's: back off at once; grow after so many good steps, unless that leaves f32's range. */
+/* As PyTorch's: back off at once; grow after so many good steps, unless that leaves f32's range. The scale follows from
+ * the tracker, which is 0 again in both cases: one chain of operations, and one kernel. */
 static bool write_update(kiln_scaler *s, kiln_tensor *found)
 {
     kiln_tensor *good = kiln_add_scalar(s->tracker, 1);
     kiln_tensor *due = kiln_ge_scalar(good, (double)s->o.growth_interval);
+    kiln_tensor *tracker = kiln_masked_fill(good, kiln_logical_or(found, due), 0);
     kiln_tensor *grown = kiln_mul_scalar(s->scale, s->o.growth_factor);
-    kiln_tensor *grows = kiln_logical_and(due, kiln_isfinite(grown));
+    kiln_tensor *grows = kiln_logical_and(kiln_eq_scalar(tracker, 0), kiln_isfinite(grown));
     kiln_tensor *scale =
         kiln_where(found, kiln_mul_scalar(s->scale, s->o.backoff_factor), kiln_where(grows, grown, s->scale));
-    kiln_tensor *tracker = kiln_masked_fill(good, kiln_logical_or(found, due), 0);
     kiln_tensor *skipped = kiln_add(s->skipped, kiln_cast(found, KILN_I64));
     return kiln_assign(s->scale, scale) && kiln_assign(s->tracker, tracker) && kiln_assign(s->skipped, skipped);
 }
@@ -427,8 +421,8 @@ bool kiln_scaler_blame_(kiln_scaler *s, const kiln_optim *o, kiln_scaler_culprit
     const served *v = find(s, o);
     uint64_t failures = kiln_fail_count();
     if (v && (found.skipped = kiln_item_i64(v->skipped)) > 0) {
-        int64_t first = kiln_item_i64(v->first);
-        found.values = kiln_item_i64(v->values);
+        int64_t code = kiln_item_i64(v->culprit), first = code >> VALUES_BITS;
+        found.values = code & ((INT64_C(1) << VALUES_BITS) - 1);
         found.parameter = first >= 0 && first < o->nparams ? o->params[first].name : NULL;
     }
     if (kiln_fail_count() != failures)

@@ -167,8 +167,24 @@ class Gpt2(nn.Module):
         return self.ln_f(self.h(self.wte(x) + self.wpe.weight[: x.shape[1]])) @ self.wte.weight.T
 
 
+def batch(shape, step, dtype):
+    """shape: two sizes are tokens, four an image"""
+    if len(shape) == 2:
+        t = numbers(shape[0] * (shape[1] + 1), 1000 + step % 2) % np.uint64(256)
+        t = torch.from_numpy(t.astype(np.int64)).reshape(shape[0], shape[1] + 1)
+        return t[:, :-1], t[:, 1:]
+    x = torch.from_numpy(uniform(int(np.prod(shape)), 1000 + step % 2)).reshape(shape).to(dtype)
+    return x, torch.from_numpy((numbers(shape[0], 2000 + step % 2) % np.uint64(10)).astype(np.int64))
+
+
+def optimizer_of(name, parameters, lr):
+    return {"adam": lambda p: torch.optim.Adam(p, lr=lr),
+            "adamw": lambda p: torch.optim.AdamW(p, lr=lr),
+            "sgd": lambda p: torch.optim.SGD(p, lr=lr, momentum=0.9)}[name](parameters)
+
+
 def train(model, optimizer, lr, shape, steps, dtype, disturb=0):
-    """The losses, and by name how much each parameter has changed. shape: two sizes are tokens, four an image"""
+    """The losses, and by name how much each parameter has changed."""
     set_weights(model)
     if disturb:
         torch.manual_seed(disturb)
@@ -177,18 +193,10 @@ def train(model, optimizer, lr, shape, steps, dtype, disturb=0):
                 p.mul_(1 + 2.0**-23 * torch.randint(-1, 2, p.shape))
     model = model.to(dtype)
     start = {n: p.detach().clone() for n, p in model.named_parameters()}
-    o = {"adam": lambda p: torch.optim.Adam(p, lr=lr),
-         "adamw": lambda p: torch.optim.AdamW(p, lr=lr),
-         "sgd": lambda p: torch.optim.SGD(p, lr=lr, momentum=0.9)}[optimizer](model.parameters())
+    o = optimizer_of(optimizer, model.parameters(), lr)
     losses = []
     for step in range(steps):
-        if len(shape) == 2:
-            t = numbers(shape[0] * (shape[1] + 1), 1000 + step % 2) % np.uint64(256)
-            t = torch.from_numpy(t.astype(np.int64)).reshape(shape[0], shape[1] + 1)
-            x, y = t[:, :-1], t[:, 1:]
-        else:
-            x = torch.from_numpy(uniform(int(np.prod(shape)), 1000 + step % 2)).reshape(shape).to(dtype)
-            y = torch.from_numpy((numbers(shape[0], 2000 + step % 2) % np.uint64(10)).astype(np.int64))
+        x, y = batch(shape, step, dtype)
         o.zero_grad()
         loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
         loss.backward()
@@ -212,9 +220,10 @@ def run(spec, make, optimizer, lr, shape, steps=10):
         print("tensor", name, *(f"{v:.7g}" for v in (change.norm(), noise, most, *(change[k] for k in picks))))
 
 
-run("mlp", mlp, "adam", 1e-3, (16, 1, 28, 28))
-run("lenet", lenet, "adam", 1e-3, (16, 1, 28, 28))
-run("resnet18", Resnet18, "sgd", 1e-4, (8, 3, 32, 32))
-run("vit-tiny", Vit, "adamw", 1e-4, (4, 3, 32, 32))
-run("char-lstm:embed=32,hidden=64", CharLstm, "adam", 1e-3, (8, 24))
-run("gpt2:layers=3,embed=64,heads=4,context=32,vocabulary=256", Gpt2, "adamw", 1e-3, (4, 24))
+if __name__ == "__main__":
+    run("mlp", mlp, "adam", 1e-3, (16, 1, 28, 28))
+    run("lenet", lenet, "adam", 1e-3, (16, 1, 28, 28))
+    run("resnet18", Resnet18, "sgd", 1e-4, (8, 3, 32, 32))
+    run("vit-tiny", Vit, "adamw", 1e-4, (4, 3, 32, 32))
+    run("char-lstm:embed=32,hidden=64", CharLstm, "adam", 1e-3, (8, 24))
+    run("gpt2:layers=3,embed=64,heads=4,context=32,vocabulary=256", Gpt2, "adamw", 1e-3, (4, 24))

@@ -5,11 +5,10 @@ static void update(kiln_update *u)
 {
     const kiln_optim_options *o = u->options;
     kiln_register g = decayed_gradient(u);
-    kiln_register square = blend_square(u, KILN_STATE0, o->rho, g, 1 - o->rho);
+    kiln_register square = assign(u, KILN_STATE0, blend_square(u, KILN_STATE0, o->rho, g, 1 - o->rho));
     kiln_register root = square_root(u, add_scalar(u, square, o->eps));
     kiln_register moved = square_root(u, add_scalar(u, KILN_STATE1, o->eps));
     kiln_register delta = mul(u, div(u, moved, root), g);
-    assign(u, KILN_STATE0, square);
     assign(u, KILN_STATE1, blend_square(u, KILN_STATE1, o->rho, delta, 1 - o->rho));
     assign(u, KILN_PARAMETER, sub(u, KILN_PARAMETER, mul_scalar(u, delta, o->lr)));
 }

@@ -12,12 +12,11 @@ static void update(kiln_update *u)
 {
     const kiln_optim_options *o = u->options;
     kiln_register g = decayed_gradient(u);
-    kiln_register sum = add(u, KILN_STATE0, mul(u, g, g));
+    kiln_register sum = assign(u, KILN_STATE0, add(u, KILN_STATE0, mul(u, g, g)));
     kiln_register root = add_scalar(u, square_root(u, sum), o->eps);
     kiln_number since = kiln_number_times(u, kiln_number_plus(u, kiln_number_step(u), -1), o->lr_decay);
     kiln_number rate =
         o->lr_decay == 0 ? kiln_number_of(o->lr) : kiln_rate_divided_by(u, kiln_number_plus(u, since, 1));
-    assign(u, KILN_STATE0, sum);
     assign(u, KILN_PARAMETER, step_by_ratio(u, KILN_PARAMETER, g, rate, root));
 }
 

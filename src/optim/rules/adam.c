@@ -12,15 +12,11 @@ void kiln_adam_update(kiln_update *u, kiln_register p, kiln_register g)
 {
     const kiln_optim_options *o = u->options;
     kiln_number correction1 = kiln_bias_correction(u, 0, o->beta1), correction2 = kiln_bias_correction(u, 1, o->beta2);
-    kiln_register average = blend(u, KILN_STATE0, o->beta1, g, 1 - o->beta1);
-    kiln_register square = blend_square(u, KILN_STATE1, o->beta2, g, 1 - o->beta2);
-    kiln_register largest = o->amsgrad ? maximum(u, KILN_STATE2, square) : square;
+    kiln_register average = assign(u, KILN_STATE0, blend(u, KILN_STATE0, o->beta1, g, 1 - o->beta1));
+    kiln_register square = assign(u, KILN_STATE1, blend_square(u, KILN_STATE1, o->beta2, g, 1 - o->beta2));
+    kiln_register largest = o->amsgrad ? assign(u, KILN_STATE2, maximum(u, KILN_STATE2, square)) : square;
     kiln_register root =
         add_scalar(u, square_root(u, scale(u, largest, kiln_number_divided_by(u, 1, correction2))), o->eps);
-    assign(u, KILN_STATE0, average);
-    assign(u, KILN_STATE1, square);
-    if (o->amsgrad)
-        assign(u, KILN_STATE2, largest);
     assign(u, KILN_PARAMETER, step_by_ratio(u, p, average, kiln_rate_divided_by(u, correction1), root));
 }
 

@@ -23,15 +23,13 @@ static void update(kiln_update *u)
     kiln_number step = kiln_number_step(u), next = momentum(u, kiln_number_plus(u, step, 1));
     kiln_number rest = kiln_number_less_than(u, 1, momentum(u, step));
     kiln_number product = kiln_number_product_of(u, momentum_at), through_next = kiln_number_product(u, product, next);
-    kiln_register average = blend(u, KILN_STATE0, o->beta1, g, 1 - o->beta1);
-    kiln_register square = blend_square(u, KILN_STATE1, o->beta2, g, 1 - o->beta2);
+    kiln_register average = assign(u, KILN_STATE0, blend(u, KILN_STATE0, o->beta1, g, 1 - o->beta1));
+    kiln_register square = assign(u, KILN_STATE1, blend_square(u, KILN_STATE1, o->beta2, g, 1 - o->beta2));
     kiln_number correction = kiln_number_divided_by(u, 1, kiln_bias_correction(u, 1, o->beta2));
     kiln_register root = add_scalar(u, square_root(u, scale(u, square, correction)), o->eps);
     kiln_number now = kiln_number_quotient(u, kiln_rate_times(u, rest), kiln_number_less_than(u, 1, product));
     kiln_number then = kiln_number_quotient(u, kiln_rate_times(u, next), kiln_number_less_than(u, 1, through_next));
     kiln_register by = blend_by(u, g, now, average, then);
-    assign(u, KILN_STATE0, average);
-    assign(u, KILN_STATE1, square);
     assign(u, KILN_PARAMETER, sub(u, p, div(u, by, root)));
 }
 

@@ -26,15 +26,13 @@ static void update(kiln_update *u)
     kiln_number adaptive =
         kiln_number_product(u, kiln_number_product(u, rate, rectified), kiln_number_root(u, correction));
     kiln_number plain = kiln_number_choose(u, rectified, 0, kiln_number_of(0), rate);
-    kiln_register average = blend(u, KILN_STATE0, o->beta1, g, 1 - o->beta1);
-    kiln_register square = blend_square(u, KILN_STATE1, o->beta2, g, 1 - o->beta2);
+    kiln_register average = assign(u, KILN_STATE0, blend(u, KILN_STATE0, o->beta1, g, 1 - o->beta1));
+    kiln_register square = assign(u, KILN_STATE1, blend_square(u, KILN_STATE1, o->beta2, g, 1 - o->beta2));
     /* One of the two is 0. Where it is the host that knows which, it is not written. */
     if (rectified.on_device || rectified.value > 0)
         p = step_by_ratio(u, p, average, adaptive, add_scalar(u, square_root(u, square), o->eps));
     if (rectified.on_device || rectified.value <= 0)
         p = sub(u, p, scale(u, average, plain));
-    assign(u, KILN_STATE0, average);
-    assign(u, KILN_STATE1, square);
     assign(u, KILN_PARAMETER, p);
 }
 

@@ -11,21 +11,19 @@ static void update(kiln_update *u)
 {
     const kiln_optim_options *o = u->options;
     kiln_register g = decayed_gradient(u), p;
-    kiln_register square = blend_square(u, KILN_STATE0, o->alpha, g, 1 - o->alpha), variance = square;
+    kiln_register square = assign(u, KILN_STATE0, blend_square(u, KILN_STATE0, o->alpha, g, 1 - o->alpha));
+    kiln_register variance = square;
     if (o->centered) {
-        kiln_register mean = blend(u, KILN_STATE2, o->alpha, g, 1 - o->alpha);
+        kiln_register mean = assign(u, KILN_STATE2, blend(u, KILN_STATE2, o->alpha, g, 1 - o->alpha));
         variance = sub(u, square, mul(u, mean, mean));
-        assign(u, KILN_STATE2, mean);
     }
     kiln_register root = add_scalar(u, square_root(u, variance), o->eps);
     if (o->momentum > 0) {
         kiln_register ratio = div(u, g, root);
-        kiln_register buffer = add(u, mul_scalar(u, KILN_STATE1, o->momentum), ratio);
+        kiln_register buffer = assign(u, KILN_STATE1, add(u, mul_scalar(u, KILN_STATE1, o->momentum), ratio));
         p = sub(u, KILN_PARAMETER, mul_scalar(u, buffer, o->lr));
-        assign(u, KILN_STATE1, buffer);
     } else
         p = step_by_ratio(u, KILN_PARAMETER, g, kiln_number_of(o->lr), root);
-    assign(u, KILN_STATE0, square);
     assign(u, KILN_PARAMETER, p);
 }
 

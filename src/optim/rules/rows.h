@@ -38,12 +38,14 @@ static inline kiln_register scale(kiln_update *u, kiln_register a, kiln_number b
     return kiln_formula_scale(u, a, by);
 }
 
-/* The parameter, or a state, holds the value from now on. */
-static inline void assign(kiln_update *u, kiln_register to, kiln_register value)
+/* The parameter, or a state, holds the value from now on: the one returned, which is what it was if the step is left
+ * out. What else is computed from the value is computed from that, so that all of an update is one group. */
+static inline kiln_register assign(kiln_update *u, kiln_register to, kiln_register value)
 {
     if (u->gated)
         value = kiln_formula_put3(&u->formula, KILN_PW_where, KILN_GATE, to, value, 0);
     kiln_formula_assign(&u->formula, to, value);
+    return value;
 }
 
 /* ---- What formulas share. The chains are written so that the CPU joins them (device/cpu/group/join.def). ---- */

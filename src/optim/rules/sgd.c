@@ -19,8 +19,7 @@ static void update(kiln_update *u)
     if (o->momentum != 0) {
         /* PyTorch's buffer starts as the gradient itself, undampened */
         kiln_number kept = after_first(u, o->momentum, 0), added = after_first(u, 1 - o->dampening, 1);
-        kiln_register next = blend_by(u, KILN_STATE0, kept, g, added);
-        assign(u, KILN_STATE0, next);
+        kiln_register next = assign(u, KILN_STATE0, blend_by(u, KILN_STATE0, kept, g, added));
         g = o->nesterov ? add(u, g, mul_scalar(u, next, o->momentum)) : next;
     }
     assign(u, KILN_PARAMETER, sub(u, KILN_PARAMETER, mul_scalar(u, g, o->lr)));
