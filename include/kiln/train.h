@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-/* Losses by name. Cross-entropy takes [N, classes] or [N, …, classes] and i64 targets [N, …]. */
+/* Losses by name. Cross-entropy takes [N, classes] or [N, …, classes] and i64 targets [N, …]; targets of -100 count
+ * neither in it nor in the metrics, and a step that has no others leaves the weights a gradient of 0. */
 typedef enum kiln_loss {
     KILN_CROSS_ENTROPY,
     KILN_MSE,
@@ -21,7 +22,7 @@ typedef enum kiln_loss {
     KILN_BCE_LOGITS,
     KILN_RECONSTRUCTION /* MSE against the input itself: autoencoders */
 } kiln_loss;
-/* Or one of one's own: the mean over the batch. */
+/* Or one of one's own: the mean over the samples of the batch. */
 typedef kiln_tensor *(*kiln_loss_fn)(kiln_tensor *output, kiln_tensor *x, kiln_tensor *y, void *context);
 
 /* Metrics, to be or-ed. The loss is always there. */
@@ -91,7 +92,7 @@ typedef struct kiln_fit_options {
     kiln_loss_fn loss_fn; /* instead of `loss` */
     void *loss_context;
     unsigned metrics;             /* kiln_metric */
-    int64_t accumulate;           /* batches whose gradients make one step; 1 */
+    int64_t accumulate;           /* batches whose gradients make one step, that of one large batch; 1 */
     double clip_norm, clip_value; /* 0: none */
     kiln_ema *ema;                /* updated each step; used for validation and `best` */
     int64_t early_stop;           /* epochs without a better test loss; 0: never */

@@ -78,6 +78,11 @@ bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count);
  * with an error, and the step does not count. */
 bool kiln_optim_rerun(kiln_optim *o, kiln_rerun *step);
 
+/* ---- clip.c ---- */
+
+/* All gradients of the list times a factor of one element. False with an error, also where the factor is NULL. */
+bool kiln_grads_scale(kiln_params params, kiln_tensor *factor);
+
 /* ---- receipt.c ---- */
 
 /* Finds out about steps written earlier: those that were discarded no longer count. False with the error of a device

@@ -11,23 +11,57 @@
 #include "core/fail.h"
 #include "kiln/grad.h"
 #include "kiln/ops.h"
+#include "optim/optim.h"
 #include "train/evaluate.h"
 #include "train/training.h"
 
 /* ---- A step ---- */
+
+/* The batch's part of its window's loss, so that the gradients of all parts add up to that of the mean over the window.
+ * How many labels of the window count is known only at its end, and on the device: until then all are divided by as
+ * many as there are (finish_gradients). */
+static kiln_tensor *share_of_window(const kiln_training *t, const kiln_batch_loss *loss, const kiln_batch *b)
+{
+    if (t->o.accumulate == 1)
+        return kiln_batch_loss_mean(loss);
+    double samples = (double)t->step_samples;
+    return kiln_mul_scalar(loss->value,
+                           loss->items ? 1 / (samples * (double)t->task.places) : (double)b->size / samples);
+}
+
+/* Counts the labels that count in the window so far. */
+static bool count_items(kiln_training *t, const kiln_batch_loss *loss)
+{
+    if (!t->step_items || !loss->items)
+        return loss->value != NULL;
+    kiln_tensor *before = t->batch % t->o.accumulate == 0 ? NULL : t->step_items;
+    return kiln_assign(t->step_items, before ? kiln_add(before, loss->items) : loss->items);
+}
+
+/* The gradients of the whole window, before they are clipped. Where no label counts they are 0, not NaN. */
+static bool finish_gradients(kiln_training *t)
+{
+    if (!t->step_items)
+        return true;
+    kiln_tensor *items = kiln_clamp(t->step_items, 1, INFINITY);
+    double places = (double)t->step_samples * (double)t->task.places;
+    return kiln_grads_scale(kiln_parameters(t->model), kiln_rdiv_scalar(items, places));
+}
 
 /* One batch. The last one of its window also updates the weights, and forgets the gradients in the same step, so that
  * they need no memory beyond it. */
 static bool write_step(kiln_training *t, const kiln_batch *b, bool last)
 {
     kiln_tensor *output = kiln_forward(t->model, b->x);
-    kiln_tensor *loss = kiln_task_loss(&t->task, output, b->x, b->y), *share = loss;
-    if (t->o.accumulate > 1)
-        share = kiln_mul_scalar(loss, (double)b->size / (double)t->step_samples);
-    if (!share || !kiln_backward(share) || !kiln_meter_add(&t->meter, loss, output, b->x, b->y, b->size))
+    kiln_batch_loss loss = kiln_task_loss(&t->task, output, b->x, b->y);
+    kiln_tensor *share = loss.value ? share_of_window(t, &loss, b) : NULL;
+    if (!share || !kiln_backward(share) || !kiln_meter_add(&t->meter, &loss, output, b->x, b->y, b->size) ||
+        !count_items(t, &loss))
         return false;
     if (!last)
         return true;
+    if (!finish_gradients(t))
+        return false;
     if (t->o.clip_value > 0 && !kiln_clip_grad_value(kiln_parameters(t->model), t->o.clip_value))
         return false;
     if (t->o.clip_norm > 0 && !kiln_clip_grad_norm(kiln_parameters(t->model), t->o.clip_norm))
@@ -436,6 +470,7 @@ static kiln_history fit(kiln_module *model, kiln_dataset *train, const kiln_fit_
     kiln_rerun_free(&t.rerun);
     kiln_loader_free(t.loader);
     kiln_meter_free(&t.meter);
+    kiln_release(t.step_items);
     kiln_meter_free(&t.validation_meter);
     if (t.optim)
         kiln_zero_grad(t.optim);

@@ -80,7 +80,7 @@ static bool check_data(kiln_training *t, kiln_dataset *train)
     t->task = (kiln_task){
         .loss = t->o.loss, .loss_fn = t->o.loss_fn, .loss_context = t->o.loss_context, .metrics = t->o.metrics};
     t->validation = t->task;
-    if (!kiln_task_check(&t->task, t->model, &t->data, t->o.batch, "fit"))
+    if (!kiln_task_check(&t->task, t->model, train, t->o.batch, "fit"))
         return false;
     if (!t->o.validate)
         return true;
@@ -95,7 +95,7 @@ static bool check_data(kiln_training *t, kiln_dataset *train)
         return kiln_fail(KILN_E_SHAPE, "fit", "%s to validate with has %s %s %s, %s to train with has %s %s", test.name,
                          side, kiln_dtype_name(b->dtype), kiln_shape_text(b->ndim, b->shape), t->data.name,
                          kiln_dtype_name(a->dtype), kiln_shape_text(a->ndim, a->shape));
-    return kiln_task_check(&t->validation, t->model, &test, t->o.batch, "fit");
+    return kiln_task_check(&t->validation, t->model, t->o.validate, t->o.batch, "fit");
 }
 
 static bool place_loader(kiln_training *t, kiln_dataset *train)
@@ -115,6 +115,14 @@ static bool place_loader(kiln_training *t, kiln_dataset *train)
                                  : kiln_loader_seek(t->loader, t->epoch + 1, 0);
 }
 
+/* A step of several batches whose labels do not all count. */
+static bool make_step_items(kiln_training *t)
+{
+    if (t->o.accumulate > 1 && kiln_task_sums_items(&t->task))
+        t->step_items = kiln_keep(kiln_tensor_new(NULL, KILN_F32, 0, NULL, t->device));
+    return kiln_ok();
+}
+
 bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
 {
     kiln_random_state random = kiln_random_get();
@@ -131,7 +139,7 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
         return false;
     notice_normalised_twice(t);
     kiln_zero_grad(t->optim);
-    return kiln_meter_init(&t->meter, &t->task, t->device, false) && kiln_training_resume(t) &&
+    return kiln_meter_init(&t->meter, &t->task, t->device, false) && make_step_items(t) && kiln_training_resume(t) &&
            place_loader(t, train) &&
            kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->log_mark);
 }

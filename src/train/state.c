@@ -60,14 +60,15 @@ static bool get_count(const json_t *o, const char *key, int64_t least, int64_t w
 
 static json_t *put_sums(const double sums[KILN_SUMS], int64_t samples)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:I}", "loss", number(sums[KILN_SUM_LOSS]), "correct",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I}", "loss", number(sums[KILN_SUM_LOSS]), "correct",
                      number(sums[KILN_SUM_CORRECT]), "top5", number(sums[KILN_SUM_TOP5]), "absolute",
-                     number(sums[KILN_SUM_ABSOLUTE]), "samples", (json_int_t)samples);
+                     number(sums[KILN_SUM_ABSOLUTE]), "items", number(sums[KILN_SUM_ITEMS]), "samples",
+                     (json_int_t)samples);
 }
 
 static bool get_sums(const json_t *o, double sums[KILN_SUMS], int64_t *samples)
 {
-    static const char *const names[KILN_SUMS] = {"loss", "correct", "top5", "absolute"};
+    static const char *const names[KILN_SUMS] = {"loss", "correct", "top5", "absolute", "items"};
     for (int i = 0; i < KILN_SUMS; i++)
         sums[i] = get_number(o, names[i], 0);
     return get_count(o, "samples", 0, 0, samples);

@@ -42,18 +42,19 @@ typedef struct kiln_training {
     double waited;      /* and how many of them were spent waiting for data */
 
     /* Of this call only */
-    int64_t batches;      /* of an epoch */
-    int64_t step_samples; /* in all batches that make one optimizer step */
-    int64_t finite;       /* the step up to which the loss was looked at and found finite */
-    double called, begun; /* when kiln_fit was called, when the epoch (or the rest of it) began */
-    double waited_at;     /* the loader's waiting time then */
-    int64_t done_here;    /* batches trained on in this epoch and call: for times a step */
-    bool resumed;         /* from a checkpoint */
-    bool dirty;           /* something happened since the last checkpoint */
-    bool saved;           /* there is a checkpoint */
-    bool save_asked;      /* somebody wants one */
-    bool line_due;        /* o.log_steps have passed */
-    int folder;           /* of the checkpoints, locked; -1: none */
+    int64_t batches;         /* of an epoch */
+    int64_t step_samples;    /* in all batches that make one optimizer step */
+    kiln_tensor *step_items; /* of them, the labels that count: f32 on the device; NULL: the host knows */
+    int64_t finite;          /* the step up to which the loss was looked at and found finite */
+    double called, begun;    /* when kiln_fit was called, when the epoch (or the rest of it) began */
+    double waited_at;        /* the loader's waiting time then */
+    int64_t done_here;       /* batches trained on in this epoch and call: for times a step */
+    bool resumed;            /* from a checkpoint */
+    bool dirty;              /* something happened since the last checkpoint */
+    bool saved;              /* there is a checkpoint */
+    bool save_asked;         /* somebody wants one */
+    bool line_due;           /* o.log_steps have passed */
+    int folder;              /* of the checkpoints, locked; -1: none */
 
     kiln_collection collections[KILN_MOVES]; /* of the meter's moves under way, oldest first */
     int ncollections;
