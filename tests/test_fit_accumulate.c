@@ -1,5 +1,5 @@
-/* Accumulation in kiln_fit equals the large batch, by the labels that count: those of -100 are left out of the loss, its
- * gradient and the metrics, however they are spread over the batches of a window. */
+/* Accumulation in kiln_fit equals the large batch, by the labels that count: those of -100 are left out of the loss,
+ * its gradient and the metrics, however they are spread over the batches of a window. */
 #include "support/fit.h"
 #include "support/files.h"
 #include "support/golden.h"
@@ -347,8 +347,10 @@ static void test_resumes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_equals_large_batch), core_test(test_golden), core_test(test_explicit_loops),   core_test(test_sources),
-        core_test(test_nothing_counts),     core_test(test_own_loss), files_test(test_resumes),
+        core_test(test_equals_large_batch), core_test(test_golden),
+        core_test(test_explicit_loops),     core_test(test_sources),
+        core_test(test_nothing_counts),     core_test(test_own_loss),
+        files_test(test_resumes),
     };
     return CORE_MAIN(tests);
 }

@@ -80,6 +80,16 @@ typedef struct kiln_callback {
     void (*reserved_[4])(void);
 } kiln_callback;
 
+/* What becomes of a batch whose step does not fit into the memory that is left. */
+typedef enum kiln_fit_memory {
+    KILN_FIT_WHOLE, /* the step is refused, with an error */
+    KILN_FIT_SPLIT, /* it is gone through in as few parts as fit, each a step of its own, and the weights are updated
+                       once, from the gradient of the whole: the same result within rounding, random numbers included. A
+                       model that takes samples together in training (batch norm) is refused where it would have to be
+                       split */
+    KILN_FIT_LOCAL  /* the same, and batch norm takes the statistics of each part */
+} kiln_fit_memory;
+
 typedef struct kiln_fit_options {
     size_t size;            /* of the struct; the macros set it */
     int64_t epochs;         /* 1 */
@@ -126,6 +136,9 @@ typedef struct kiln_fit_options {
     kiln_dtype
         autocast; /* KILN_BF16: forward passes and losses run under it, as inside kiln_autocast (kiln/amp.h). 0: as
                      the calling thread has it. KILN_F16 wants its loss scaled, which fit does not do: refused */
+    kiln_fit_memory fit_memory; /* KILN_FIT_SPLIT: batches that do not fit are gone through in parts */
+    int64_t micro_batch; /* samples in such a part, also where more would fit; 0: as many as fit. Batches, steps, logs
+                            and the order of samples stay what they are */
 } kiln_fit_options;
 
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is

@@ -14,11 +14,12 @@ static bool fill_options(kiln_training *t, int64_t samples)
     const struct {
         const char *name;
         double value;
-    } all[] = {
-        {"epochs", (double)o->epochs},   {"batch", (double)o->batch},           {"accumulate", (double)o->accumulate},
-        {"clip_norm", o->clip_norm},     {"clip_value", o->clip_value},         {"early_stop", (double)o->early_stop},
-        {"limit", (double)o->limit},     {"save_steps", (double)o->save_steps}, {"log_steps", (double)o->log_steps},
-        {"workers", (double)o->workers}, {"ncallbacks", (double)o->ncallbacks}};
+    } all[] = {{"epochs", (double)o->epochs},         {"batch", (double)o->batch},
+               {"accumulate", (double)o->accumulate}, {"clip_norm", o->clip_norm},
+               {"clip_value", o->clip_value},         {"early_stop", (double)o->early_stop},
+               {"limit", (double)o->limit},           {"save_steps", (double)o->save_steps},
+               {"log_steps", (double)o->log_steps},   {"workers", (double)o->workers},
+               {"ncallbacks", (double)o->ncallbacks}, {"micro_batch", (double)o->micro_batch}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!(all[i].value >= 0))
             return kiln_fail(KILN_E_ARGUMENT, "fit", "%s is %g: it must not be negative", all[i].name, all[i].value);
@@ -36,6 +37,9 @@ static bool fill_options(kiln_training *t, int64_t samples)
     if (!o->batch) /* one that was asked for and is more than there are samples is the loader's to refuse */
         o->batch = samples < 32 && samples > 0 ? samples : 32;
     o->accumulate = o->accumulate ? o->accumulate : 1;
+    if ((unsigned)o->fit_memory > KILN_FIT_LOCAL)
+        return kiln_fail(KILN_E_ARGUMENT, "fit", "fit_memory is %d: there is no such way", (int)o->fit_memory);
+    t->part = o->micro_batch && o->micro_batch < o->batch ? o->micro_batch : o->batch;
     o->metrics &= ~(unsigned)KILN_CONFUSION; /* evaluate's alone */
     if (o->schedule && !o->optim)
         return kiln_fail(KILN_E_ARGUMENT, "fit", "a schedule needs the optimizer it was made for in .optim");
@@ -118,7 +122,7 @@ static bool place_loader(kiln_training *t, kiln_dataset *train)
 /* A step of several batches whose labels do not all count. */
 static bool make_step_items(kiln_training *t)
 {
-    if (t->o.accumulate > 1 && kiln_task_sums_items(&t->task))
+    if ((t->o.accumulate > 1 || t->o.fit_memory || t->part < t->o.batch) && kiln_task_sums_items(&t->task))
         t->step_items = kiln_keep(kiln_tensor_new(NULL, KILN_F32, 0, NULL, t->device));
     return kiln_ok();
 }

@@ -91,6 +91,7 @@ static json_t *put_state(kiln_training *t, const double device_sums[KILN_SUMS])
         const char *key;
         json_t *value;
     } all[] = {{"batch_size", json_integer(t->o.batch)},
+               {"micro_batch", json_integer(t->part)},
                {"accumulate", json_integer(t->o.accumulate)},
                {"samples", json_integer(t->data.count)},
                {"shuffled", json_boolean(!t->o.no_shuffle)},
@@ -270,6 +271,11 @@ static bool take_state(kiln_training *t, const json_t *fit)
         !kiln_history_resume(&t->history_file, &t->history, json_object_get(fit, "history")))
         return false;
     t->best = get_number(fit, "best_loss", INFINITY);
+    int64_t part; /* which did fit then: as it goes on, to the bit */
+    if (!get_count(fit, "micro_batch", 1, t->part, &part))
+        return false;
+    if (t->o.fit_memory != KILN_FIT_WHOLE && part < t->part)
+        t->part = part;
     if (hash)
         t->log_mark = (kiln_mark){t->log_mark.bytes, strtoull(hash, NULL, 16), true};
     return t->batch == 0 || take_sums(t, fit);
