@@ -12,8 +12,8 @@ int main(int argc, char **argv)
     printf("Using device: %s\n", kiln_device_name(device));
 
     kiln_manual_seed(1);
-    kiln_module *model = kiln_nn_sequential(kiln_nn_flatten(), kiln_nn_linear(784, 128), kiln_nn_relu(),
-                                            kiln_nn_linear(128, 10));
+    kiln_module *model =
+        kiln_nn_sequential(kiln_nn_flatten(), kiln_nn_linear(784, 128), kiln_nn_relu(), kiln_nn_linear(128, 10));
     kiln_module_to(model, device);
     kiln_dataset *train = kiln_data_digits(.count = 6000), *test = kiln_data_digits(.test = true, .count = 1000);
     kiln_loader *loader = kiln_loader_new(train, .batch = BATCH, .shuffle = true, .device = device);

@@ -41,10 +41,15 @@ typedef struct expected {
     int64_t confusion[CLASSES * CLASSES];
 } expected;
 
+/* Labels of -100 do not count. */
 static expected by_hand(const scores *s, int rows)
 {
     expected e = {0};
+    int counted = 0;
     for (int i = 0; i < rows; i++) {
+        if (s->y[i] == -100)
+            continue;
+        counted++;
         const float *x = s->x + i * CLASSES;
         double sum = 0;
         int better = 0, best = 0;
@@ -58,9 +63,9 @@ static expected by_hand(const scores *s, int rows)
         e.top5 += better < 5;
         e.confusion[s->y[i] * CLASSES + best]++;
     }
-    e.loss /= rows;
-    e.accuracy /= rows;
-    e.top5 /= rows;
+    e.loss /= counted;
+    e.accuracy /= counted;
+    e.top5 /= counted;
     return e;
 }
 
@@ -97,6 +102,27 @@ static void test_labels(void **state)
     kiln_result r = kiln_evaluate(same, d);
     assert_near(r.loss, all.loss, 1e-6);
     assert_true(isnan(r.accuracy) && isnan(r.top5) && isnan(r.perplexity) && !r.confusion && r.classes == 0);
+    kiln_data_free(d);
+    kiln_module_free(same);
+}
+
+/* Labels of -100 are left out of everything, whole batches of them included. */
+static void test_ignored_labels(void **state)
+{
+    (void)state;
+    static scores s;
+    make_scores(&s);
+    for (int i = 0; i < ROWS; i++)
+        s.y[i] = i < 40 || i % 3 == 1 ? -100 : s.y[i];
+    kiln_module *same = kiln_nn_identity();
+    expected all = by_hand(&s, ROWS), some = by_hand(&s, 50);
+    kiln_dataset *d = scores_set(&s, KILN_SHAPE(ROWS, CLASSES));
+    check(kiln_evaluate(same, d, .metrics = ALL), &all, ROWS);
+    check(kiln_evaluate(same, d, .metrics = ALL, .batch = 7, .workers = 2), &all, ROWS);
+    check(kiln_evaluate(same, d, .metrics = ALL, .batch = 8, .limit = 50), &some, 50);
+    kiln_data_free(d);
+    d = scores_set(&s, KILN_SHAPE(ROWS / 10, 5, 2, CLASSES));
+    check(kiln_evaluate(same, d, .metrics = ALL, .batch = 3), &all, ROWS / 10);
     kiln_data_free(d);
     kiln_module_free(same);
 }
@@ -339,10 +365,10 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_labels),          core_test(test_sequences),        core_test(test_few_classes),
-        core_test(test_regression),      core_test(test_yes_or_no),        core_test(test_modes),
-        core_test(test_predict),         core_test(test_predict_identity), core_test(test_errors),
-        core_test(test_memory_runs_out),
+        core_test(test_labels),      core_test(test_ignored_labels),  core_test(test_sequences),
+        core_test(test_few_classes), core_test(test_regression),      core_test(test_yes_or_no),
+        core_test(test_modes),       core_test(test_predict),         core_test(test_predict_identity),
+        core_test(test_errors),      core_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);
 }

@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-/* Losses by name. Cross-entropy takes [N, classes] or [N, …, classes] and i64 targets [N, …]. */
+/* Losses by name. Cross-entropy takes [N, classes] or [N, …, classes] and i64 targets [N, …]; targets of -100 count
+ * neither in it nor in the metrics, and a step that has no others leaves the weights a gradient of 0. */
 typedef enum kiln_loss {
     KILN_CROSS_ENTROPY,
     KILN_MSE,
@@ -21,7 +22,7 @@ typedef enum kiln_loss {
     KILN_BCE_LOGITS,
     KILN_RECONSTRUCTION /* MSE against the input itself: autoencoders */
 } kiln_loss;
-/* Or one of one's own: the mean over the batch. */
+/* Or one of one's own: the mean over the samples of the batch. */
 typedef kiln_tensor *(*kiln_loss_fn)(kiln_tensor *output, kiln_tensor *x, kiln_tensor *y, void *context);
 
 /* Metrics, to be or-ed. The loss is always there. */
@@ -81,6 +82,16 @@ typedef struct kiln_callback {
     void (*reserved_[4])(void);
 } kiln_callback;
 
+/* What becomes of a batch whose step does not fit into the memory that is left. */
+typedef enum kiln_fit_memory {
+    KILN_FIT_WHOLE, /* the step is refused, with an error */
+    KILN_FIT_SPLIT, /* it is gone through in as few parts as fit, each a step of its own, and the weights are updated
+                       once, from the gradient of the whole: the same result within rounding, random numbers included. A
+                       model that takes samples together in training (batch norm) is refused where it would have to be
+                       split */
+    KILN_FIT_LOCAL  /* the same, and batch norm takes the statistics of each part */
+} kiln_fit_memory;
+
 typedef struct kiln_fit_options {
     size_t size;            /* of the struct; the macros set it */
     int64_t epochs;         /* 1 */
@@ -93,7 +104,7 @@ typedef struct kiln_fit_options {
     kiln_loss_fn loss_fn; /* instead of `loss` */
     void *loss_context;
     unsigned metrics;             /* kiln_metric */
-    int64_t accumulate;           /* batches whose gradients make one step; 1 */
+    int64_t accumulate;           /* batches whose gradients make one step, that of one large batch; 1 */
     double clip_norm, clip_value; /* 0: none */
     kiln_ema *ema;                /* updated each step; used for validation and `best` */
     int64_t early_stop;           /* epochs without a better test loss; 0: never */
@@ -127,6 +138,9 @@ typedef struct kiln_fit_options {
     kiln_dtype autocast;         /* KILN_BF16, KILN_F16: forward passes and losses run under it, as inside kiln_autocast
                                     (kiln/amp.h). 0: as the calling thread has it */
     kiln_scaler *scaler;         /* of the loss. NULL: one with its defaults under autocast to f16, else none */
+    kiln_fit_memory fit_memory;  /* KILN_FIT_SPLIT: batches that do not fit are gone through in parts */
+    int64_t micro_batch; /* samples in such a part, also where more would fit; 0: as many as fit. Batches, steps, logs
+                            and the order of samples stay what they are */
 } kiln_fit_options;
 
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is

@@ -163,6 +163,7 @@ kiln_dataset *kiln_data_generator_(const kiln_data_info *given, size_t size, kil
     }
     g->read = read;
     g->context = context;
+    g->base.lacks_labels = info.y.dtype == KILN_I32 || info.y.dtype == KILN_I64; /* nobody has looked */
     if (info.classes && g->base.y_bytes && !kiln_dtype_is_float(info.y.dtype))
         g->labels = (int64_t)(g->base.y_bytes / kiln_dtype_size(info.y.dtype));
     return &g->base;
@@ -217,5 +218,6 @@ kiln_dataset *kiln_data_range(kiln_dataset *d, int64_t first, int64_t count)
     kiln_dataset_init(&r->base, &kind, &info, "data_range"); /* a description that was checked before */
     r->base.info.repeatable = d->info.repeatable;
     r->base.blank = d->blank;
+    r->base.lacks_labels = d->lacks_labels;
     return &r->base;
 }

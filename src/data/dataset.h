@@ -33,6 +33,7 @@ struct kiln_dataset {
     kiln_data_info info;
     const kiln_dataset_kind *kind;
     size_t x_bytes, y_bytes; /* of one sample; y_bytes 0: no targets */
+    bool lacks_labels;       /* integer targets of it may be KILN_NO_LABEL */
     uint64_t blank;          /* the bits of an element of x that stands for nothing: a black pixel */
 
     pthread_mutex_t lock;           /* of what follows */

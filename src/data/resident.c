@@ -341,3 +341,14 @@ kiln_tensor *kiln_resident_batch(const kiln_resident_side *side, const kiln_fiel
     set_scalars(a.f, pick);
     return kiln_keep(kiln_thunk_new(&kiln_op_take_samples, KILN_IN(side->data, side->table), &a));
 }
+
+kiln_tensor *kiln_batch_part(kiln_tensor *batch, int64_t first, int64_t size)
+{
+    const kiln_thunk *r = batch ? batch->storage->thunk : NULL;
+    if (!r || r->op != &kiln_op_take_samples)
+        return batch ? kiln_slice(batch, 0, first, first + size, 1) : NULL;
+    kiln_attrs a = r->attrs;
+    a.i[KILN_SAMPLES_SHAPE] = size;
+    a.f[KILN_SAMPLES_POSITION] += (double)first;
+    return kiln_thunk_new(r->op, r->in, r->nin, &a);
+}

@@ -41,4 +41,8 @@ typedef struct kiln_pick {
 kiln_tensor *kiln_resident_batch(const kiln_resident_side *side, const kiln_field *item, const kiln_pick *pick,
                                  kiln_tensor *old);
 
+/* Some samples of such a batch, or of one that has memory, from number `first` of the batch on; only they are gathered.
+ * It belongs to the current scope; NULL with an error, or for NULL. */
+kiln_tensor *kiln_batch_part(kiln_tensor *batch, int64_t first, int64_t size);
+
 #endif

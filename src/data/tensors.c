@@ -64,8 +64,8 @@ static bool all_finite(kiln_dtype dtype, const void *values, int64_t count, int6
     return true;
 }
 
-/* How many classes integer targets name; -1 with an error where one is no label. */
-static int64_t count_classes(kiln_dtype dtype, const void *values, int64_t count, int64_t samples)
+/* How many classes integer targets name; -1 with an error where one is no label. *lacking: some are KILN_NO_LABEL. */
+static int64_t count_classes(kiln_dtype dtype, const void *values, int64_t count, int64_t samples, bool *lacking)
 {
     int64_t highest = -1;
     for (int64_t i = 0; i < count; i++) {
@@ -77,6 +77,7 @@ static int64_t count_classes(kiln_dtype dtype, const void *values, int64_t count
             return -1;
         }
         highest = label > highest ? label : highest;
+        *lacking |= label == KILN_NO_LABEL;
     }
     return highest + 1;
 }
@@ -116,7 +117,7 @@ static bool fill(in_memory *m, kiln_tensor *x, kiln_tensor *y)
         return kiln_fail(KILN_E_SHAPE, "data_tensors", "there are %lld samples in x, but %lld in y",
                          (long long)info.count, (long long)targets);
     if (y && !kiln_dtype_is_float(info.y.dtype))
-        info.classes = count_classes(info.y.dtype, m->y, kiln_numel(y), info.count);
+        info.classes = count_classes(info.y.dtype, m->y, kiln_numel(y), info.count, &m->base.lacks_labels);
     return info.classes >= 0 && kiln_dataset_init(&m->base, &kind, &info, "data_tensors");
 }
 

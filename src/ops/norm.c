@@ -2,6 +2,7 @@
  * any composition; group, RMS and batch norm are written with them and with reductions, layer norm with a node of its
  * own (layer_norm.c). */
 #include <string.h>
+#include "ops/part.h"
 #include "ops/widen.h"
 
 extern const kiln_op kiln_op_layer_norm_rows, kiln_op_layer_norm_rows_grad;
@@ -498,6 +499,8 @@ kiln_tensor *kiln_batch_norm(kiln_tensor *x, kiln_tensor *running_mean, kiln_ten
                              kiln_tensor *bias, bool training, double momentum, double eps)
 {
     kiln_attrs a = {.nints = 1, .nfloats = 2, .i = {training}, .f = {momentum, eps}};
+    if (training)
+        kiln_part_mixes();
     return KILN_OP(batch_norm, KILN_IN(x, running_mean, running_var, weight, bias), &a);
 }
 

@@ -3,6 +3,7 @@
  * replayed step draws fresh numbers. */
 #include <math.h>
 #include "ops/helpers.h"
+#include "ops/part.h"
 #include "ops/require.h"
 
 extern const kiln_op kiln_op_random_uniform, kiln_op_random_normal;
@@ -113,6 +114,38 @@ const kiln_op kiln_op_random_normal = {
 
 /* ---- What users call ---- */
 
+static kiln_tensor *make(const kiln_op *op, kiln_dtype dtype, int ndim, const int64_t *shape, const double *from,
+                         kiln_device device)
+{
+    kiln_attrs a = {.nints = 1, .i = {dtype}, .nfloats = 2, .f = {from[0], from[1]}};
+    for (int d = 0; d < ndim; d++)
+        a.i[a.nints++] = shape[d];
+    return kiln_op_create(op, &a, device);
+}
+
+/* Part of the draw that a whole batch makes, from the whole's place on: the same numbers. Where the part begins inside
+ * a block the draw begins with that block, and has the same length for all parts, so that they share a plan. */
+static kiln_tensor *make_part(const kiln_op *op, kiln_dtype dtype, int ndim, const int64_t *shape, const double *from,
+                              const kiln_draw_part *p, kiln_device device)
+{
+    KILN_TIDY;
+    int64_t inner = kiln_count(ndim - p->dim - 1, shape + p->dim + 1), count = kiln_count(ndim, shape);
+    if (kiln_count(p->dim, shape) > 1) { /* the part lies scattered */
+        int64_t whole[KILN_MAX_DIMS];
+        for (int d = 0; d < ndim; d++)
+            whole[d] = d == p->dim ? p->whole : shape[d];
+        kiln_tensor *all = make(op, dtype, ndim, whole, from, device);
+        return KILN_KEPT(kiln_slice(all, p->dim, p->first, p->first + shape[p->dim], 1));
+    }
+    int64_t block = op == &kiln_op_random_uniform && dtype == KILN_F64 ? 2 : 4;
+    int64_t skipped = p->first * inner, inside = skipped % block;
+    double there[2] = {from[0], from[1] + (double)(skipped / block)};
+    if (!inside)
+        return KILN_KEPT(make(op, dtype, ndim, shape, there, device));
+    kiln_tensor *line = make(op, dtype, KILN_SHAPE(count + block - 1), there, device);
+    return KILN_KEPT(kiln_reshape(kiln_slice(line, 0, inside, inside + count, 1), ndim, shape));
+}
+
 static kiln_tensor *draw(const kiln_op *op, const char *name, int ndim, const int64_t *shape, kiln_dtype dtype,
                          kiln_device device)
 {
@@ -123,11 +156,16 @@ static kiln_tensor *draw(const kiln_op *op, const char *name, int ndim, const in
         return kiln_fail(KILN_E_SHAPE, name, "%s is no shape a tensor can have", kiln_shape_text(ndim, shape));
     if (dtype >= KILN_DTYPES || !kiln_dtype_is_float(dtype))
         return kiln_fail(KILN_E_DTYPE, name, "dtype %s: random numbers are floats", kiln_dtype_name(dtype));
-    kiln_attrs a = {.nints = 1, .i = {dtype}, .nfloats = 2};
-    for (int d = 0; d < ndim; d++)
-        a.i[a.nints++] = shape[d];
-    kiln_random_take(count, a.f);
-    return kiln_op_create(op, &a, device);
+    kiln_draw_part part;
+    double from[2];
+    if (!kiln_part_of_draw(name, ndim, shape, &part))
+        return NULL;
+    if (part.dim < 0) {
+        kiln_random_take(count, from);
+        return make(op, dtype, ndim, shape, from, device);
+    }
+    kiln_random_take(count / shape[part.dim] * part.whole, from);
+    return make_part(op, dtype, ndim, shape, from, &part, device);
 }
 
 kiln_tensor *kiln_rand(int ndim, const int64_t *shape, kiln_dtype dtype)
@@ -205,6 +243,7 @@ kiln_tensor *kiln_randperm(int64_t n, kiln_dtype dtype)
     if (dtype >= KILN_DTYPES || !holds(dtype, 0, n - 1))
         return kiln_fail(KILN_E_DTYPE, "randperm", "%s does not hold all numbers below %lld", kiln_dtype_name(dtype),
                          (long long)n);
+    kiln_part_mixes(); /* perhaps of a batch's samples */
     kiln_tensor *u = draw(&kiln_op_random_uniform, "randperm", 1, &n, KILN_F64, kiln_default_device());
     return KILN_KEPT(kiln_cast(kiln_argsort(u, 0, false), dtype));
 }

@@ -1,4 +1,4 @@
-/* Clipping: gradients replaced by smaller ones, between kiln_backward and kiln_optim_step. */
+/* Clipping and scaling: gradients replaced by others, between kiln_backward and kiln_optim_step. */
 #include <math.h>
 #include "core/fail.h"
 #include "optim/optim.h"
@@ -46,6 +46,18 @@ static bool scale_all(kiln_trace *tr, kiln_params params, kiln_tensor *factor)
             return false;
     }
     return true;
+}
+
+bool kiln_grads_scale(kiln_params params, kiln_tensor *factor)
+{
+    KILN_NO_AUTOCAST;
+    kiln_trace *tr = factor ? kiln_trace_current() : NULL;
+    bool ok = false;
+    if (tr)
+        kiln_inner_scope
+            kiln_no_grad
+                ok = scale_all(tr, params, factor);
+    return ok;
 }
 
 /* PyTorch's: gradient · min(1, max_norm / (norm + 1e-6)). */

@@ -110,6 +110,11 @@ kiln_tensor *kiln_optim_clock_on(const kiln_optim *o, kiln_device device); /* it
 /* The parameters that are done have taken a step there, unless `found`. */
 bool kiln_optim_advance_clock(kiln_optim *o, kiln_device device, kiln_tensor *found);
 
+/* ---- clip.c ---- */
+
+/* All gradients of the list times a factor of one element. False with an error, also where the factor is NULL. */
+bool kiln_grads_scale(kiln_params params, kiln_tensor *factor);
+
 /* ---- receipt.c ---- */
 
 /* Finds out about steps written earlier: those that were discarded no longer count. False with the error of a device

@@ -115,6 +115,18 @@ static kiln_plan *get_plan(kiln_trace *tr, bool *found)
 
 /* ---- Memory ---- */
 
+static _Thread_local struct {
+    int64_t need, left;
+} refused;
+
+bool kiln_plan_refused(int64_t *need, int64_t *left)
+{
+    *need = refused.need;
+    *left = refused.left;
+    refused.need = 0;
+    return *need > 0;
+}
+
 static double mib(int64_t bytes)
 {
     return (double)bytes / (1 << 20);
@@ -126,6 +138,8 @@ static bool check_room(const kiln_trace *tr, const kiln_plan *p, int64_t left)
     int64_t need = p->arena_bytes + p->all_output_bytes;
     if (need <= left)
         return true;
+    refused.need = need;
+    refused.left = left;
     kiln_fail(
         KILN_E_MEMORY, "step",
         "the step needs %.2f MiB on %s beside what is in use, but %.2f MiB are left. It needs %.2f MiB of scratch "

@@ -211,6 +211,10 @@ kiln_plan *kiln_plan_newest(void);
  * receives the one it was recorded with. */
 int64_t kiln_plan_fitting_batch(const struct kiln_trace *tr, const kiln_plan *plan, int64_t left, int64_t *batch);
 
+/* The bytes that a step of this thread needed when it was last refused, and those that were left; false where none was
+ * since the last call. */
+bool kiln_plan_refused(int64_t *need, int64_t *left);
+
 /* For kiln_plan_last: this thread has run the plan; `found`: it was there already. */
 void kiln_plan_was_run(const kiln_plan *plan, bool found);
 

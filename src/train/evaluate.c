@@ -64,9 +64,9 @@ static bool pass_batch(const kiln_pass *p, kiln_meter *meter, const kiln_batch *
     kiln_no_grad
         kiln_step {
             kiln_tensor *output = kiln_forward(p->model, b->x);
-            kiln_tensor *loss = kiln_task_loss(p->task, output, b->x, b->y);
-            if (loss)
-                kiln_meter_add(meter, loss, output, b->x, b->y, b->size);
+            kiln_batch_loss loss = kiln_task_loss(p->task, output, b->x, b->y);
+            if (loss.value)
+                kiln_meter_add(meter, &loss, output, b->x, b->y, b->size);
         }
     if (!kiln_ok())
         kiln_error_place("batch %lld of %s", (long long)b->index + 1, kiln_data_describe(p->data).name);
@@ -173,7 +173,6 @@ static kiln_result evaluate(kiln_module *model, kiln_dataset *data, const kiln_e
     }
     kiln_dataset *part = o.limit && o.limit < kiln_data_count(data) ? kiln_data_range(data, 0, o.limit) : NULL;
     data = part ? part : data;
-    kiln_data_info info = kiln_data_describe(data);
     kiln_task task = {.loss = o.loss, .loss_fn = o.loss_fn, .loss_context = o.loss_context, .metrics = o.metrics};
     shown s = {.task = &task, .begun = kiln_seconds()};
     kiln_progress_init(&s.progress, o.progress);
@@ -187,10 +186,10 @@ static kiln_result evaluate(kiln_module *model, kiln_dataset *data, const kiln_e
                       .show = show,
                       .context = &s};
     kiln_random_state random = kiln_random_get();
-    kiln_autocast(o.autocast ? o.autocast : kiln_autocast_dtype()) if (kiln_ok() &&
-                                                                       kiln_task_check(&task, model, &info, pass.batch,
-                                                                                       "evaluate") &&
-                                                                       !kiln_pass_run(&pass, &r))
+    kiln_autocast(o.autocast ? o.autocast
+                             : kiln_autocast_dtype()) if (kiln_ok() &&
+                                                          kiln_task_check(&task, model, data, pass.batch, "evaluate") &&
+                                                          !kiln_pass_run(&pass, &r))
     {
         kiln_result_free(&r);
         r = no_result;

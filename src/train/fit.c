@@ -11,6 +11,7 @@
 #include "core/fail.h"
 #include "kiln/grad.h"
 #include "kiln/ops.h"
+#include "optim/optim.h"
 #include "train/evaluate.h"
 #include "train/training.h"
 
@@ -23,21 +24,56 @@ static bool take_step(kiln_training *t)
     return kiln_scaler_step(t->scaler, t->optim) && kiln_scaler_update(t->scaler);
 }
 
+/* One batch makes the step: what most runs have. */
+static bool is_whole_window(const kiln_training *t, const kiln_batch *b)
+{
+    return t->o.accumulate == 1 && b->size == t->step_samples;
+}
+
+/* The batch's part of its window's loss, so that the gradients of all parts add up to that of the mean over the window.
+ * How many labels of the window count is known only at its end, and on the device: until then all are divided by as
+ * many as there are (finish_gradients). */
+static kiln_tensor *share_of_window(const kiln_training *t, const kiln_batch_loss *loss, const kiln_batch *b)
+{
+    if (is_whole_window(t, b))
+        return kiln_batch_loss_mean(loss);
+    double samples = (double)t->step_samples;
+    return kiln_mul_scalar(loss->value,
+                           loss->items ? 1 / (samples * (double)t->task.places) : (double)b->size / samples);
+}
+
+/* Counts the labels that count in the window so far. */
+static bool count_items(kiln_training *t, const kiln_batch_loss *loss)
+{
+    kiln_tensor *before = t->step_seen > 0 ? t->step_items : NULL;
+    return kiln_assign(t->step_items, before ? kiln_add(before, loss->items) : loss->items);
+}
+
+/* The gradients of the whole window, before they are clipped. Where no label counts they are 0, not NaN. */
+static bool finish_gradients(kiln_training *t)
+{
+    kiln_tensor *items = kiln_clamp(t->step_items, 1, INFINITY);
+    double places = (double)t->step_samples * (double)t->task.places;
+    return kiln_grads_scale(kiln_parameters(t->model), kiln_rdiv_scalar(items, places));
+}
+
 /* One batch. The last one of its window also updates the weights, and forgets the gradients in the same step, so that
  * they need no memory beyond it. */
 static bool write_step(kiln_training *t, const kiln_batch *b, bool last)
 {
     kiln_tensor *output = kiln_forward(t->model, b->x);
-    kiln_tensor *loss = kiln_task_loss(&t->task, output, b->x, b->y), *share = loss;
-    if (t->o.accumulate > 1)
-        share = kiln_mul_scalar(loss, (double)b->size / (double)t->step_samples);
-    if (t->scaler)
+    kiln_batch_loss loss = kiln_task_loss(&t->task, output, b->x, b->y);
+    kiln_tensor *share = loss.value ? share_of_window(t, &loss, b) : NULL;
+    bool counts = loss.items && !is_whole_window(t, b);
+    if (share && t->scaler)
         share = kiln_scaler_scale(t->scaler, share);
-    if (!share || !kiln_backward(share) || !kiln_meter_add(&t->meter, loss, output, b->x, b->y, b->size))
+    if (!share || !kiln_backward(share) || !kiln_meter_add(&t->meter, &loss, output, b->x, b->y, b->size))
+        return false;
+    if (counts && !count_items(t, &loss))
         return false;
     if (!last)
         return true;
-    if (t->scaler && !kiln_scaler_unscale(t->scaler, t->optim))
+    if ((counts && !finish_gradients(t)) || (t->scaler && !kiln_scaler_unscale(t->scaler, t->optim)))
         return false;
     if (t->o.clip_value > 0 && !kiln_clip_grad_value(kiln_parameters(t->model), t->o.clip_value))
         return false;
@@ -60,8 +96,21 @@ static bool record_batch(kiln_training *t, const kiln_batch *b, bool last)
 
 static bool train_batch(kiln_training *t, const kiln_batch *b, bool last)
 {
+    if (t->part < b->size)
+        return kiln_training_split(t, b, last, write_step);
+    uint64_t failures = kiln_fail_count();
     kiln_rerun_outcome outcome = kiln_training_rerun(t, b);
-    return outcome == KILN_RERUN_RECORD ? record_batch(t, b, last) : outcome == KILN_RERUN_DONE;
+    if (outcome != KILN_RERUN_RECORD)
+        return outcome == KILN_RERUN_DONE;
+    const kiln_meter meter = t->meter;
+    const kiln_random_state random = kiln_random_get();
+    if (record_batch(t, b, last))
+        return true;
+    if (!kiln_training_shrink(t, b->size, b->size, failures))
+        return false;
+    t->meter = meter; /* it was counted and drawn for, and did not take place */
+    kiln_random_set(random);
+    return kiln_training_split(t, b, last, write_step);
 }
 
 /* ---- Showing and logging ---- */
@@ -133,6 +182,7 @@ static bool note_first_step(kiln_training *t)
                             .samples = t->data.count,
                             .validation_samples = t->o.validate ? kiln_data_count(t->o.validate) : 0,
                             .batch = t->o.batch,
+                            .micro_batch = t->part < t->o.batch ? t->part : 0,
                             .accumulate = t->o.accumulate,
                             .epochs = t->o.epochs,
                             .seed = t->o.seed,
@@ -229,6 +279,7 @@ static bool train_batches(kiln_training *t)
             if (asked_to_stop(t) || at_limit(t))
                 return true;
             t->step_samples = samples_of_step(t);
+            t->step_seen = 0;
         }
         if (!kiln_loader_next(t->loader, &b))
             return kiln_ok() ? kiln_fail(KILN_E_STATE, "fit", "%s ended after %lld of %lld batches", t->data.name,
@@ -237,6 +288,7 @@ static bool train_batches(kiln_training *t)
         bool last = (t->batch + 1) % t->o.accumulate == 0 || t->batch + 1 == t->batches;
         if (!train_batch(t, &b, last))
             return false;
+        t->step_seen += b.size;
         t->batch++;
         t->done_here++;
         if ((last && !after_step(t)) || !show(t, NULL))
@@ -264,7 +316,7 @@ static bool look_at_weights(kiln_training *t, kiln_epoch *e, bool *better)
     kiln_pass pass = {.model = t->model,
                       .data = t->o.validate,
                       .task = &t->validation,
-                      .batch = t->o.batch,
+                      .batch = t->part < t->o.batch ? t->part : t->o.batch,
                       .workers = t->o.workers,
                       .meter = &t->validation_meter,
                       .stop = t->o.stop,
@@ -452,6 +504,7 @@ static kiln_history fit(kiln_module *model, kiln_dataset *train, const kiln_fit_
     kiln_rerun_free(&t.rerun);
     kiln_loader_free(t.loader);
     kiln_meter_free(&t.meter);
+    kiln_release(t.step_items);
     kiln_meter_free(&t.validation_meter);
     if (t.optim)
         kiln_zero_grad(t.optim);

@@ -90,14 +90,14 @@ static void set_metrics(json_t *o, const char *prefix, const kiln_result *r, uns
 
 static json_t *run_object(const kiln_log_about *a)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:o, s:s, s:s, s:b, s:s*, s:I, s:i, s:o}",
-                     "version", KILN_VERSION, "model", a->model, "parameters", (json_int_t)a->parameters, "data",
-                     a->data, "samples", (json_int_t)a->samples, "validation_samples",
-                     (json_int_t)a->validation_samples, "batch", (json_int_t)a->batch, "accumulate",
-                     (json_int_t)a->accumulate, "epochs", (json_int_t)a->epochs, "optimizer", a->optim, "lr",
-                     number(a->lr), "schedule", a->schedule, "device", a->device, "tf32", a->tf32, "autocast",
-                     a->autocast == KILN_F32 ? NULL : kiln_dtype_name(a->autocast), "seed", (json_int_t)a->seed,
-                     "threads", a->threads, "first_step_seconds", number(a->first_step));
+    return json_pack(
+        "{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:o*, s:I, s:I, s:s, s:o, s:s, s:s, s:b, s:s*, s:I, s:i, s:o}", "version",
+        KILN_VERSION, "model", a->model, "parameters", (json_int_t)a->parameters, "data", a->data, "samples",
+        (json_int_t)a->samples, "validation_samples", (json_int_t)a->validation_samples, "batch", (json_int_t)a->batch,
+        "micro_batch", a->micro_batch ? json_integer(a->micro_batch) : NULL, "accumulate", (json_int_t)a->accumulate,
+        "epochs", (json_int_t)a->epochs, "optimizer", a->optim, "lr", number(a->lr), "schedule", a->schedule, "device",
+        a->device, "tf32", a->tf32, "autocast", a->autocast == KILN_F32 ? NULL : kiln_dtype_name(a->autocast), "seed",
+        (json_int_t)a->seed, "threads", a->threads, "first_step_seconds", number(a->first_step));
 }
 
 bool kiln_log_run(kiln_log_file *l, const kiln_log_about *a)

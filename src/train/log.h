@@ -21,7 +21,7 @@ typedef struct kiln_log_file {
 /* What the first line says about the run. */
 typedef struct kiln_log_about {
     const char *model, *data, *optim, *schedule, *device;
-    int64_t parameters, samples, validation_samples, batch, accumulate, epochs;
+    int64_t parameters, samples, validation_samples, batch, micro_batch, accumulate, epochs; /* micro_batch 0: none */
     double lr;
     uint64_t seed;
     int threads;

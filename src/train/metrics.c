@@ -10,7 +10,12 @@
 #include "trace/formula.h"
 #include "trace/trace.h"
 
-static const unsigned asked_by[KILN_SUMS] = {~0u, KILN_ACCURACY, KILN_TOP5, KILN_MAE};
+static bool is_wanted(const kiln_task *task, int sum)
+{
+    static const unsigned asked_by[KILN_SUMS] = {
+        [KILN_SUM_CORRECT] = KILN_ACCURACY, [KILN_SUM_TOP5] = KILN_TOP5, [KILN_SUM_ABSOLUTE] = KILN_MAE};
+    return sum == KILN_SUM_LOSS || (sum == KILN_SUM_ITEMS && task->ignores) || (task->metrics & asked_by[sum]);
+}
 
 /* Each sum is the first of a line: steps want memory that is aligned. */
 enum { LINE = KILN_BLOCK_ALIGN / sizeof(float) };
@@ -36,7 +41,7 @@ bool kiln_meter_init(kiln_meter *m, const kiln_task *task, kiln_device device, b
     if (!m->all)
         return false;
     for (int i = 0; i < KILN_SUMS; i++)
-        if ((i == KILN_SUM_LOSS || (task->metrics & asked_by[i])) && !(m->sum[i] = sum_at(m->all, i)))
+        if (is_wanted(task, i) && !(m->sum[i] = sum_at(m->all, i)))
             return false;
     if (!confusion || !(task->metrics & KILN_CONFUSION))
         return true;
@@ -107,6 +112,19 @@ static kiln_tensor *count_agreeing(const kiln_task *task, kiln_tensor *output, k
     return count_true(kiln_eq(kiln_gt_scalar(output, 0), kiln_gt_scalar(goal, 0.5)));
 }
 
+/* What does not count adds 0 somewhere. */
+static bool add_confusion(kiln_meter *m, kiln_tensor *labels, kiln_tensor *guess)
+{
+    kiln_tensor *cell = kiln_add(kiln_mul_scalar(labels, (double)m->task->classes), guess);
+    kiln_tensor *more = kiln_ones_like(cell);
+    if (m->task->ignores) {
+        kiln_tensor *counts = kiln_ne_scalar(labels, KILN_NO_LABEL);
+        cell = kiln_masked_fill(cell, kiln_logical_not(counts), 0);
+        more = kiln_cast(counts, KILN_I64);
+    }
+    return kiln_assign(m->confusion, kiln_index_add(m->confusion, 0, cell, more));
+}
+
 static bool add_labels(kiln_meter *m, kiln_tensor *output, kiln_tensor *y)
 {
     const kiln_task *task = m->task;
@@ -115,11 +133,8 @@ static bool add_labels(kiln_meter *m, kiln_tensor *output, kiln_tensor *y)
         kiln_tensor *guess = kiln_argmax(rows, -1, false);
         if (m->sum[KILN_SUM_CORRECT] && !add_to(m, KILN_SUM_CORRECT, count_true(kiln_eq(guess, labels)), 1))
             return false;
-        if (m->confusion) {
-            kiln_tensor *cell = kiln_add(kiln_mul_scalar(labels, (double)task->classes), guess);
-            if (!kiln_assign(m->confusion, kiln_index_add(m->confusion, 0, cell, kiln_ones_like(cell))))
-                return false;
-        }
+        if (m->confusion && !add_confusion(m, labels, guess))
+            return false;
     }
     if (!m->sum[KILN_SUM_TOP5])
         return true;
@@ -128,12 +143,15 @@ static bool add_labels(kiln_meter *m, kiln_tensor *output, kiln_tensor *y)
     return add_to(m, KILN_SUM_TOP5, count_true(kiln_eq(best, kiln_unsqueeze(labels, -1))), 1);
 }
 
-bool kiln_meter_add(kiln_meter *m, kiln_tensor *loss, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y, int64_t size)
+bool kiln_meter_add(kiln_meter *m, const kiln_batch_loss *loss, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y,
+                    int64_t size)
 {
     const kiln_task *task = m->task;
     bool done = true;
     kiln_no_grad {
-        done = add_to(m, KILN_SUM_LOSS, loss, (double)size);
+        done = add_to(m, KILN_SUM_LOSS, loss->value, loss->items ? 1 : (double)size);
+        if (done && m->sum[KILN_SUM_ITEMS])
+            done = add_to(m, KILN_SUM_ITEMS, loss->items ? loss->items : kiln_task_items(kiln_task_labels(y)), 1);
         if (done && task->labels)
             done = add_labels(m, output, y);
         else if (done && m->sum[KILN_SUM_CORRECT])
@@ -258,8 +276,10 @@ kiln_totals kiln_totals_since(const kiln_totals *now, const kiln_totals *before)
 kiln_result kiln_totals_result(const kiln_task *task, const kiln_totals *t)
 {
     double n = (double)t->samples; /* 0 gives NaN throughout */
-    double places = n * (double)task->places, elements = n * (double)task->elements;
-    kiln_result r = {.samples = t->samples, .loss = t->sum[KILN_SUM_LOSS] / n};
+    double places = task->ignores ? t->sum[KILN_SUM_ITEMS] : n * (double)task->places;
+    double elements = n * (double)task->elements;
+    kiln_result r = {.samples = t->samples};
+    r.loss = t->sum[KILN_SUM_LOSS] / (kiln_task_sums_items(task) ? places : n);
     r.accuracy = task->metrics & KILN_ACCURACY ? t->sum[KILN_SUM_CORRECT] / places : NAN;
     r.top5 = task->metrics & KILN_TOP5 ? t->sum[KILN_SUM_TOP5] / places : NAN;
     r.mae = task->metrics & KILN_MAE ? t->sum[KILN_SUM_ABSOLUTE] / elements : NAN;

@@ -8,7 +8,8 @@
 #include "train/progress.h"
 #include "train/task.h"
 
-enum { KILN_SUM_LOSS, KILN_SUM_CORRECT, KILN_SUM_TOP5, KILN_SUM_ABSOLUTE, KILN_SUMS };
+/* The last one is there where some labels do not count: how many do. */
+enum { KILN_SUM_LOSS, KILN_SUM_CORRECT, KILN_SUM_TOP5, KILN_SUM_ABSOLUTE, KILN_SUM_ITEMS, KILN_SUMS };
 
 /* Batches (of a training run: optimizer steps) after which sums are moved to the host. */
 enum { KILN_COLLECT_EVERY = 50 };
@@ -43,7 +44,7 @@ void kiln_meter_free(kiln_meter *m);
 void kiln_meter_reset(kiln_meter *m); /* forgets everything but the confusion matrix, also moves under way */
 
 /* Inside a step: adds a batch of `size` samples. */
-bool kiln_meter_add(kiln_meter *m, kiln_tensor *loss, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y,
+bool kiln_meter_add(kiln_meter *m, const kiln_batch_loss *loss, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y,
                     int64_t size);
 
 /* For a step that is run again: what it multiplies the sums with, and that it has added a batch to them. */

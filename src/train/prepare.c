@@ -14,11 +14,12 @@ static bool fill_options(kiln_training *t, int64_t samples)
     const struct {
         const char *name;
         double value;
-    } all[] = {
-        {"epochs", (double)o->epochs},   {"batch", (double)o->batch},           {"accumulate", (double)o->accumulate},
-        {"clip_norm", o->clip_norm},     {"clip_value", o->clip_value},         {"early_stop", (double)o->early_stop},
-        {"limit", (double)o->limit},     {"save_steps", (double)o->save_steps}, {"log_steps", (double)o->log_steps},
-        {"workers", (double)o->workers}, {"ncallbacks", (double)o->ncallbacks}};
+    } all[] = {{"epochs", (double)o->epochs},         {"batch", (double)o->batch},
+               {"accumulate", (double)o->accumulate}, {"clip_norm", o->clip_norm},
+               {"clip_value", o->clip_value},         {"early_stop", (double)o->early_stop},
+               {"limit", (double)o->limit},           {"save_steps", (double)o->save_steps},
+               {"log_steps", (double)o->log_steps},   {"workers", (double)o->workers},
+               {"ncallbacks", (double)o->ncallbacks}, {"micro_batch", (double)o->micro_batch}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!(all[i].value >= 0))
             return kiln_fail(KILN_E_ARGUMENT, "fit", "%s is %g: it must not be negative", all[i].name, all[i].value);
@@ -31,6 +32,9 @@ static bool fill_options(kiln_training *t, int64_t samples)
     if (!o->batch) /* one that was asked for and is more than there are samples is the loader's to refuse */
         o->batch = samples < 32 && samples > 0 ? samples : 32;
     o->accumulate = o->accumulate ? o->accumulate : 1;
+    if ((unsigned)o->fit_memory > KILN_FIT_LOCAL)
+        return kiln_fail(KILN_E_ARGUMENT, "fit", "fit_memory is %d: there is no such way", (int)o->fit_memory);
+    t->part = o->micro_batch && o->micro_batch < o->batch ? o->micro_batch : o->batch;
     o->metrics &= ~(unsigned)KILN_CONFUSION; /* evaluate's alone */
     if (o->schedule && !o->optim)
         return kiln_fail(KILN_E_ARGUMENT, "fit", "a schedule needs the optimizer it was made for in .optim");
@@ -75,7 +79,7 @@ static bool check_data(kiln_training *t, kiln_dataset *train)
     t->task = (kiln_task){
         .loss = t->o.loss, .loss_fn = t->o.loss_fn, .loss_context = t->o.loss_context, .metrics = t->o.metrics};
     t->validation = t->task;
-    if (!kiln_task_check(&t->task, t->model, &t->data, t->o.batch, "fit"))
+    if (!kiln_task_check(&t->task, t->model, train, t->o.batch, "fit"))
         return false;
     if (!t->o.validate)
         return true;
@@ -90,7 +94,7 @@ static bool check_data(kiln_training *t, kiln_dataset *train)
         return kiln_fail(KILN_E_SHAPE, "fit", "%s to validate with has %s %s %s, %s to train with has %s %s", test.name,
                          side, kiln_dtype_name(b->dtype), kiln_shape_text(b->ndim, b->shape), t->data.name,
                          kiln_dtype_name(a->dtype), kiln_shape_text(a->ndim, a->shape));
-    return kiln_task_check(&t->validation, t->model, &test, t->o.batch, "fit");
+    return kiln_task_check(&t->validation, t->model, t->o.validate, t->o.batch, "fit");
 }
 
 static bool place_loader(kiln_training *t, kiln_dataset *train)
@@ -108,6 +112,14 @@ static bool place_loader(kiln_training *t, kiln_dataset *train)
         return true;
     return t->batch < t->batches ? kiln_loader_seek(t->loader, t->epoch, t->batch)
                                  : kiln_loader_seek(t->loader, t->epoch + 1, 0);
+}
+
+/* A step of several batches whose labels do not all count. */
+static bool make_step_items(kiln_training *t)
+{
+    if ((t->o.accumulate > 1 || t->o.fit_memory || t->part < t->o.batch) && kiln_task_sums_items(&t->task))
+        t->step_items = kiln_keep(kiln_tensor_new(NULL, KILN_F32, 0, NULL, t->device));
+    return kiln_ok();
 }
 
 bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
@@ -133,7 +145,7 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
     }
     notice_normalised_twice(t);
     kiln_zero_grad(t->optim);
-    return kiln_meter_init(&t->meter, &t->task, t->device, false) && kiln_training_resume(t) &&
+    return kiln_meter_init(&t->meter, &t->task, t->device, false) && make_step_items(t) && kiln_training_resume(t) &&
            place_loader(t, train) &&
            kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->scaler != NULL, t->log_mark);
 }

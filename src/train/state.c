@@ -65,14 +65,15 @@ static bool get_count(const json_t *o, const char *key, int64_t least, int64_t w
 
 static json_t *put_sums(const double sums[KILN_SUMS], int64_t samples)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:I}", "loss", number(sums[KILN_SUM_LOSS]), "correct",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I}", "loss", number(sums[KILN_SUM_LOSS]), "correct",
                      number(sums[KILN_SUM_CORRECT]), "top5", number(sums[KILN_SUM_TOP5]), "absolute",
-                     number(sums[KILN_SUM_ABSOLUTE]), "samples", (json_int_t)samples);
+                     number(sums[KILN_SUM_ABSOLUTE]), "items", number(sums[KILN_SUM_ITEMS]), "samples",
+                     (json_int_t)samples);
 }
 
 static bool get_sums(const json_t *o, double sums[KILN_SUMS], int64_t *samples)
 {
-    static const char *const names[KILN_SUMS] = {"loss", "correct", "top5", "absolute"};
+    static const char *const names[KILN_SUMS] = {"loss", "correct", "top5", "absolute", "items"};
     for (int i = 0; i < KILN_SUMS; i++)
         sums[i] = get_number(o, names[i], 0);
     return get_count(o, "samples", 0, 0, samples);
@@ -95,6 +96,7 @@ static json_t *put_state(kiln_training *t, const double device_sums[KILN_SUMS])
         const char *key;
         json_t *value;
     } all[] = {{"batch_size", json_integer(t->o.batch)},
+               {"micro_batch", json_integer(t->part)},
                {"accumulate", json_integer(t->o.accumulate)},
                {"samples", json_integer(t->data.count)},
                {"shuffled", json_boolean(!t->o.no_shuffle)},
@@ -275,6 +277,11 @@ static bool take_state(kiln_training *t, const json_t *fit)
         !kiln_history_resume(&t->history_file, &t->history, json_object_get(fit, "history")))
         return false;
     t->best = get_number(fit, "best_loss", INFINITY);
+    int64_t part; /* which did fit then: as it goes on, to the bit */
+    if (!get_count(fit, "micro_batch", 1, t->part, &part))
+        return false;
+    if (t->o.fit_memory != KILN_FIT_WHOLE && part < t->part)
+        t->part = part;
     if (hash)
         t->log_mark = (kiln_mark){t->log_mark.bytes, strtoull(hash, NULL, 16), true};
     return t->batch == 0 || take_sums(t, fit);

@@ -1,6 +1,7 @@
 /* Losses by name, and the checks that find a model, a data set and a loss that do not fit before the first step. */
 #include "train/task.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include "core/fail.h"
 #include "kiln/ops.h"
@@ -44,10 +45,36 @@ kiln_tensor *kiln_task_goal(const kiln_task *task, kiln_tensor *output, kiln_ten
     return kiln_reshape(goal, kiln_ndim(output), kiln_shape(output));
 }
 
-kiln_tensor *kiln_task_loss(const kiln_task *task, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y)
+kiln_tensor *kiln_task_items(kiln_tensor *labels)
 {
-    if (!output)
-        return NULL;
+    return kiln_sum_all(kiln_cast(kiln_ne_scalar(labels, KILN_NO_LABEL), KILN_F32));
+}
+
+bool kiln_task_sums_items(const kiln_task *task)
+{
+    return task->ignores && task->loss == KILN_CROSS_ENTROPY && !task->loss_fn;
+}
+
+/* In f32 at least: a sum soon leaves the range of half precision. */
+static kiln_batch_loss sum_over_items(const kiln_task *task, kiln_tensor *output, kiln_tensor *y)
+{
+    kiln_tensor *rows = kiln_task_rows(task, output), *labels = kiln_task_labels(y);
+    if (!rows || !labels)
+        return (kiln_batch_loss){0};
+    rows = kiln_dtype_of(rows) == KILN_F64 ? rows : kiln_cast(rows, KILN_F32);
+    return (kiln_batch_loss){kiln_cross_entropy(rows, labels, .reduction = KILN_SUM), kiln_task_items(labels)};
+}
+
+kiln_tensor *kiln_batch_loss_mean(const kiln_batch_loss *loss)
+{
+    if (!loss->items || !loss->value)
+        return loss->value;
+    kiln_tensor *count = kiln_clamp(loss->items, 1, INFINITY);
+    return kiln_div(loss->value, kiln_cast(count, kiln_dtype_of(loss->value)));
+}
+
+static kiln_tensor *mean_loss(const kiln_task *task, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y)
+{
     if (task->loss_fn)
         return task->loss_fn(output, x, y, task->loss_context);
     if (task->loss == KILN_CROSS_ENTROPY && task->labels)
@@ -62,6 +89,15 @@ kiln_tensor *kiln_task_loss(const kiln_task *task, kiln_tensor *output, kiln_ten
     case KILN_BCE_LOGITS: return kiln_binary_cross_entropy_with_logits(output, goal, NULL, NULL, KILN_MEAN);
     }
     return NULL;
+}
+
+kiln_batch_loss kiln_task_loss(const kiln_task *task, kiln_tensor *output, kiln_tensor *x, kiln_tensor *y)
+{
+    if (!output)
+        return (kiln_batch_loss){0};
+    if (kiln_task_sums_items(task))
+        return sum_over_items(task, output, y);
+    return (kiln_batch_loss){.value = mean_loss(task, output, x, y)};
 }
 
 /* ---- Checks ---- */
@@ -173,9 +209,9 @@ static bool check_metrics(kiln_task *task, const shapes *s)
     return true;
 }
 
-bool kiln_task_check(kiln_task *task, kiln_module *model, const kiln_data_info *data, int64_t batch,
-                     const char *operation)
+bool kiln_task_check(kiln_task *task, kiln_module *model, const kiln_dataset *set, int64_t batch, const char *operation)
 {
+    const kiln_data_info *data = &set->info;
     shapes s = {.data = data, .operation = operation};
     if (data->count <= 0)
         return kiln_fail(KILN_E_ARGUMENT, operation, "the data set %s is empty", data->name);
@@ -198,6 +234,7 @@ bool kiln_task_check(kiln_task *task, kiln_module *model, const kiln_data_info *
     task->elements = kiln_count(s.out_ndim - 1, s.out + 1);
     task->labels = are_labels(&s);
     task->classes = s.out_ndim >= 2 ? s.out[s.out_ndim - 1] : 1;
+    task->ignores = task->labels && set->lacks_labels;
     task->places = task->labels ? kiln_count(data->y.ndim, data->y.shape) : task->elements;
     return check_loss(task, &s) && check_metrics(task, &s);
 }

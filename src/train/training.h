@@ -44,18 +44,23 @@ typedef struct kiln_training {
     double waited;      /* and how many of them were spent waiting for data */
 
     /* Of this call only */
-    int64_t batches;      /* of an epoch */
-    int64_t step_samples; /* in all batches that make one optimizer step */
-    int64_t finite;       /* the step up to which the loss was looked at and found finite */
-    double called, begun; /* when kiln_fit was called, when the epoch (or the rest of it) began */
-    double waited_at;     /* the loader's waiting time then */
-    int64_t done_here;    /* batches trained on in this epoch and call: for times a step */
-    bool resumed;         /* from a checkpoint */
-    bool dirty;           /* something happened since the last checkpoint */
-    bool saved;           /* there is a checkpoint */
-    bool save_asked;      /* somebody wants one */
-    bool line_due;        /* o.log_steps have passed */
-    int folder;           /* of the checkpoints, locked; -1: none */
+    int64_t batches;         /* of an epoch */
+    int64_t step_samples;    /* in all batches that make one optimizer step */
+    int64_t step_seen;       /* of them, those that were trained on */
+    kiln_tensor *step_items; /* of them, the labels that count: f32 on the device; NULL: the host knows */
+    int64_t finite;          /* the step up to which the loss was looked at and found finite */
+    double called, begun;    /* when kiln_fit was called, when the epoch (or the rest of it) began */
+    double waited_at;        /* the loader's waiting time then */
+    int64_t done_here;       /* batches trained on in this epoch and call: for times a step */
+    bool resumed;            /* from a checkpoint */
+    bool dirty;              /* something happened since the last checkpoint */
+    bool saved;              /* there is a checkpoint */
+    bool save_asked;         /* somebody wants one */
+    bool line_due;           /* o.log_steps have passed */
+    int folder;              /* of the checkpoints, locked; -1: none */
+
+    int64_t part;      /* samples of a batch that are gone through at once (split.c); those of a batch: all */
+    int64_t part_told; /* the size that was told of */
 
     kiln_collection collections[KILN_MOVES]; /* of the meter's moves under way, oldest first */
     int ncollections;
@@ -80,6 +85,14 @@ void kiln_training_expect_reruns(kiln_training *t);
 kiln_rerun_outcome kiln_training_rerun(kiln_training *t, const kiln_batch *b);
 void kiln_training_watch(kiln_training *t, const kiln_batch *b);
 void kiln_training_watched(kiln_training *t);
+
+/* Batches that are gone through in parts (split.c). */
+typedef bool (*kiln_write_step)(kiln_training *t, const kiln_batch *b, bool last);
+/* Where the last step was refused for want of memory and fit may split: chooses smaller parts than `size` samples, and
+ * forgets the error raised since the count was `failures`. Otherwise false, with that error. */
+bool kiln_training_shrink(kiln_training *t, int64_t whole, int64_t size, uint64_t failures);
+/* Trains on a batch part by part; `last` as for `write`, which writes the step of a part. */
+bool kiln_training_split(kiln_training *t, const kiln_batch *b, bool last, kiln_write_step write);
 
 /* After a multiple of KILN_COLLECT_EVERY steps: begins to move the sums, and looks at those of the time before. */
 bool kiln_training_collect(kiln_training *t, int64_t steps_in_epoch);
