@@ -142,14 +142,14 @@ static void test_models(void **state)
             kiln_manual_seed(2);
             for (int step = 0; step < 2; step++)
                 kiln_step {
-                    T x = e->tokens ? kiln_randint(0, 32, KILN_SHAPE(2, 8), KILN_I64)
-                                    : kiln_cast(core_data(5, KILN_SHAPE(4, strcmp(e->name, "resnet18") &&
-                                                                                   strcmp(e->name, "vit-tiny")
-                                                                               ? 1
-                                                                               : 3,
-                                                                        o.height ? o.height : 28,
-                                                                        o.width ? o.width : 28)),
-                                                floats[d]);
+                    T x = e->tokens
+                              ? kiln_randint(0, 32, KILN_SHAPE(2, 8), KILN_I64)
+                              : kiln_cast(
+                                    core_data(5,
+                                              KILN_SHAPE(
+                                                  4, strcmp(e->name, "resnet18") && strcmp(e->name, "vit-tiny") ? 1 : 3,
+                                                  o.height ? o.height : 28, o.width ? o.width : 28)),
+                                    floats[d]);
                     T y = kiln_forward(m, x), l = y ? kiln_mean_all(kiln_square(kiln_cast(y, KILN_F32))) : NULL;
                     kiln_zero_grad(optim);
                     kiln_backward(l);
@@ -203,8 +203,8 @@ static T state_named(kiln_optim *o, const char *name)
     return NULL;
 }
 
-/* The master of a 16-bit parameter, and its other state, go the way of an f32 parameter that gets the same gradients, to
- * the bit; the parameter is the master rounded. */
+/* The master of a 16-bit parameter, and its other state, go the way of an f32 parameter that gets the same gradients,
+ * to the bit; the parameter is the master rounded. */
 static void test_masters(void **state)
 {
     (void)state;
@@ -272,7 +272,8 @@ static void test_changed_elsewhere(void **state)
     (void)state;
     T p = parameter(KILN_BF16, KILN_BF16);
     kiln_optim *o = kiln_optim_sgd(((kiln_params){1, &p, NULL}), .lr = 1e-3);
-    assert_memory_equal(core_f32(state_named(o, "0.master_param")), values_of(p), N * sizeof(float)); /* from the start */
+    assert_memory_equal(core_f32(state_named(o, "0.master_param")), values_of(p),
+                        N * sizeof(float)); /* from the start */
     step_by(o, p, 0, KILN_BF16);
     float master[N];
     memcpy(master, core_f32(state_named(o, "0.master_param")), sizeof master);
@@ -334,7 +335,8 @@ static void test_discarded(void **state)
     (void)state;
     skip_if_eager();
     T p = parameter(KILN_F16, KILN_F16), twin = parameter(KILN_F16, KILN_F16);
-    kiln_optim *o = kiln_optim_adam(((kiln_params){1, &p, NULL})), *q = kiln_optim_adam(((kiln_params){1, &twin, NULL}));
+    kiln_optim *o = kiln_optim_adam(((kiln_params){1, &p, NULL})),
+               *q = kiln_optim_adam(((kiln_params){1, &twin, NULL}));
     for (int step = 0; step < 3; step++) {
         kiln_step {
             assert_true(kiln_backward(kiln_sum_all(kiln_square(p))) && kiln_optim_step(o));
@@ -468,10 +470,16 @@ static void test_checkpoint(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        core_test(test_cast),        core_test(test_mismatch),          core_test(test_cast_fails),
-        core_test(test_models),      core_test(test_masters),           core_test(test_small_steps),
-        core_test(test_changed_elsewhere), core_test(test_cast_under_optimizer), core_test(test_discarded),
-        core_test(test_ema),         files_test(test_checkpoint)};
+    const struct CMUnitTest tests[] = {core_test(test_cast),
+                                       core_test(test_mismatch),
+                                       core_test(test_cast_fails),
+                                       core_test(test_models),
+                                       core_test(test_masters),
+                                       core_test(test_small_steps),
+                                       core_test(test_changed_elsewhere),
+                                       core_test(test_cast_under_optimizer),
+                                       core_test(test_discarded),
+                                       core_test(test_ema),
+                                       files_test(test_checkpoint)};
     return CORE_MAIN(tests);
 }

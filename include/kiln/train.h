@@ -125,6 +125,8 @@ typedef struct kiln_fit_options {
     kiln_dtype
         autocast; /* KILN_BF16: forward passes and losses run under it, as inside kiln_autocast (kiln/amp.h). 0: as
                      the calling thread has it. KILN_F16 wants its loss scaled, which fit does not do: refused */
+    kiln_dtype save_dtype; /* of the floats in best.safetensors, as kiln_safetensors_save_as; 0: as they are.
+                              Checkpoints hold everything as it is */
 } kiln_fit_options;
 
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is

@@ -1,5 +1,5 @@
-/* Arrays of floats from one type to another, on the host: rounded to nearest even, infinities and NaNs kept. f64 goes to
- * the 16-bit types by way of f32, as kiln_cast and PyTorch do it. */
+/* Arrays of floats from one type to another, on the host: rounded to nearest even, infinities and NaNs kept. f64 goes
+ * to the 16-bit types by way of f32, as kiln_cast and PyTorch do it. */
 #ifndef KILN_CORE_CONVERT_H
 #define KILN_CORE_CONVERT_H
 

@@ -27,6 +27,8 @@ static bool fill_options(kiln_training *t, int64_t samples)
                   "training under autocast to f16 wants its loss scaled, which fit does not do");
         return kiln_hint("autocast to KILN_BF16 does not need it");
     }
+    if (o->save_dtype && !kiln_dtype_is_float(o->save_dtype))
+        return kiln_fail(KILN_E_DTYPE, "fit", "weights cannot be saved as %s", kiln_dtype_name(o->save_dtype));
     if (o->ncallbacks && !o->callbacks)
         return kiln_fail(KILN_E_ARGUMENT, "fit", "there are %d callbacks, but .callbacks is NULL", o->ncallbacks);
     for (int i = 0; i < o->ncallbacks; i++)
