@@ -152,6 +152,12 @@ static void test_train(void **state)
     expect(0, "accuracy", "$K eval amp --amp");
     expect(0, NULL, "$K predict amp --amp");
     expect(0, "autocast to bf16", "$K train --data digits:400 --epochs 2 --save amp --resume"); /* as it was begun */
+    expect(0, NULL, "$K train -q --data digits:200 --epochs 1 --save half --save-dtype bf16");
+    expect(0, "BF16", "$K inspect half/best.safetensors");
+    assert_null(strstr(out, "F32"));
+    expect(0, "accuracy", "$K eval half"); /* loaded as f32 */
+    expect(0, NULL, "$K train -q --data digits:200 --epochs 1 --save second --init half/best.safetensors");
+    expect(64, "save-dtype", "$K train --save-dtype i64");
 }
 
 static void test_predict(void **state)

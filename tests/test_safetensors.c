@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include "support/files.h"
+#include "support/where.h"
 #include "core/alloc.h"
 
 static kiln_params list(int n, kiln_tensor **tensors, const char **names)
@@ -543,6 +544,112 @@ static void test_module_stays_when_reading_fails(void **state)
     kiln_module_free(b);
 }
 
+/* ---- Other types ---- */
+
+/* The bytes of a tensor of a file, in a buffer of the caller's. */
+static size_t bytes_of(const char *path, const char *name, char *to, size_t room)
+{
+    kiln_safetensors *f = kiln_safetensors_open(path);
+    assert_non_null(f);
+    size_t bytes = 0;
+    kiln_scope {
+        kiln_tensor *t = kiln_safetensors_load(f, kiln_safetensors_find(f, name), KILN_CPU);
+        assert_non_null(t);
+        bytes = (size_t)kiln_numel(t) * kiln_dtype_size(kiln_dtype_of(t));
+        assert_true(bytes <= room && kiln_read(t, to, bytes));
+    }
+    kiln_safetensors_close(f);
+    return bytes;
+}
+
+/* PyTorch's own file (golden/make_halves.py) has the same numbers in four types: each is loaded as f32 and f64, saved
+ * as the others, and must then hold PyTorch's bytes. */
+static void test_save_as(void **state)
+{
+    (void)state;
+    static const kiln_dtype floats[] = {KILN_F64, KILN_F32, KILN_BF16, KILN_F16};
+    const char *golden = test_file("golden/halves.safetensors"), *path = files_path("as.safetensors");
+    for (int from = 0; from < 2; from++)
+        for (int to = 0; to < 4; to++)
+            kiln_scope {
+                kiln_safetensors *f = kiln_safetensors_open(golden);
+                assert_non_null(f);
+                kiln_tensor *t[2] = {
+                    kiln_safetensors_load(f, kiln_safetensors_find(f, kiln_dtype_name(floats[from])),
+                                          kiln_default_device()),
+                    kiln_safetensors_load(f, kiln_safetensors_find(f, "count"), kiln_default_device())};
+                const char *names[] = {"x", "count"};
+                assert_true(kiln_safetensors_save_as(path, list(2, t, names), 0, NULL, floats[to]));
+                kiln_safetensors_close(f);
+                char got[1024], want[1024];
+                size_t n = bytes_of(path, "x", got, sizeof got);
+                assert_int_equal(bytes_of(golden, kiln_dtype_name(floats[to]), want, sizeof want), n);
+                size_t nan = 15 * kiln_dtype_size(floats[to]); /* PyTorch's NaNs have other bits by way of a vector */
+                memset(want + nan, 0, kiln_dtype_size(floats[to]));
+                memset(got + nan, 0, kiln_dtype_size(floats[to]));
+                if (memcmp(got, want, n))
+                    fail_msg("%s as %s", kiln_dtype_name(floats[from]), kiln_dtype_name(floats[to]));
+                assert_int_equal(bytes_of(path, "count", got, sizeof got), 2 * sizeof(int64_t));
+            }
+}
+
+/* 16-bit files go into f32 models, f32 files into 16-bit ones, as by kiln_cast. */
+static void test_load_as(void **state)
+{
+    (void)state;
+    static const kiln_dtype floats[] = {KILN_F64, KILN_F32, KILN_BF16, KILN_F16};
+    kiln_safetensors *f = kiln_safetensors_open(test_file("golden/halves.safetensors"));
+    assert_non_null(f);
+    for (int from = 0; from < 4; from++)
+        for (int to = 0; to < 4; to++)
+            kiln_scope {
+                int64_t at = kiln_safetensors_find(f, kiln_dtype_name(floats[from]));
+                int64_t n = kiln_safetensors_at(f, at)->shape[0];
+                kiln_tensor *into = kiln_zeros(KILN_SHAPE(n), floats[to]);
+                assert_true(kiln_eval() && kiln_safetensors_load_into(f, at, into));
+                kiln_tensor *cast = kiln_cast(kiln_safetensors_load(f, at, kiln_default_device()), floats[to]);
+                const float *got = core_f32(kiln_cast(into, KILN_F32)), *want = core_f32(kiln_cast(cast, KILN_F32));
+                for (int64_t i = 0; i < n; i++)
+                    assert_true(got[i] == want[i] || (isnan(got[i]) && isnan(want[i])));
+                /* beside the f32 numbers: the type's own precision */
+                const float *x = core_f32(kiln_cast(
+                    kiln_safetensors_load(f, kiln_safetensors_find(f, "f32"), kiln_default_device()), KILN_F32));
+                for (int64_t i = 16; i < 56; i++)
+                    assert_true(fabsf(got[i] - x[i]) <= fabsf(x[i]) / 256);
+            }
+    kiln_safetensors_close(f);
+    kiln_module *wide = kiln_nn_linear(3, 2), *narrow = kiln_nn_linear(3, 2);
+    const char *path = files_path("model.safetensors");
+    assert_true(kiln_module_cast(narrow, KILN_F16));
+    assert_true(kiln_module_save_as(wide, path, KILN_BF16) && kiln_module_load(narrow, path, false));
+    assert_true(kiln_module_save(narrow, path) && kiln_module_load(wide, path, false));
+    assert_int_equal(kiln_dtype_of(kiln_module_tensor(wide, "weight")), KILN_F32);
+    kiln_module_free(wide);
+    kiln_module_free(narrow);
+}
+
+/* What the type cannot hold is told with the tensor's name, and the file that was there stays. */
+static void test_overflow(void **state)
+{
+    (void)state;
+    const char *path = files_path("over.safetensors"), *names[] = {"small", "large"};
+    kiln_scope {
+        kiln_tensor *t[] = {kiln_of_f32(((float[]){1, 2}), 2), kiln_of_f32(((float[]){1, 65519, -65520}), 3)};
+        assert_true(kiln_safetensors_save(path, list(1, t, names), 0, NULL));
+        assert_false(kiln_safetensors_save_as(path, list(2, t, names), 0, NULL, KILN_F16));
+        assert_non_null(strstr(kiln_last_error()->message, "-65520"));
+        expect_error(KILN_E_ARGUMENT, "safetensors", "element 2 of 'large'");
+        assert_int_equal(files_count(files_folder), 1);
+        char bytes[16];
+        assert_int_equal(bytes_of(path, "small", bytes, sizeof bytes), 8);
+        assert_true(kiln_safetensors_save_as(path, list(2, t, names), 0, NULL, KILN_BF16));
+        assert_false(kiln_safetensors_save_as(path, list(2, t, names), 0, NULL, KILN_I32));
+        expect_error(KILN_E_DTYPE, "safetensors", "i32");
+        assert_false(kiln_safetensors_save_as(path, list(2, t, names), 0, NULL, (kiln_dtype)99));
+        expect_error(KILN_E_DTYPE, "safetensors", "no dtype");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -565,6 +672,9 @@ int main(void)
         files_test(test_memory_runs_out),
         files_test(test_module_round_trip),
         files_test(test_module_that_does_not_fit),
+        files_test(test_save_as),
+        files_test(test_load_as),
+        files_test(test_overflow),
         files_test(test_module_stays_when_reading_fails),
     };
     return CORE_MAIN(tests);

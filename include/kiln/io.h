@@ -22,6 +22,10 @@ typedef struct kiln_meta {
 
 /* Writes tensors with their names, and n pairs of metadata. */
 KILN_API bool kiln_safetensors_save(const char *path, kiln_params tensors, int n, const kiln_meta *metadata);
+/* The same with all floats as this type (KILN_BF16 halves an f32 model), rounded to nearest even; integers stay. A
+ * finite number that it cannot hold is an error that names the tensor, and no file is written. */
+KILN_API bool kiln_safetensors_save_as(const char *path, kiln_params tensors, int n, const kiln_meta *metadata,
+                                       kiln_dtype dtype);
 
 /* An open file. Its header is read and checked; tensors are read when asked for. */
 typedef struct kiln_safetensors kiln_safetensors;
@@ -45,9 +49,11 @@ KILN_API kiln_meta kiln_safetensors_meta_at(const kiln_safetensors *f, int i);
 KILN_API kiln_tensor *kiln_safetensors_load(kiln_safetensors *f, int64_t i, kiln_device device);
 KILN_API bool kiln_safetensors_load_into(kiln_safetensors *f, int64_t i, kiln_tensor *t);
 
-/* A module's state, by name. Loading changes nothing unless all names and shapes fit; the error lists those that do
- * not. With `partial` names that only one side has are left alone. */
+/* A module's state, by name; _as: with floats of that type, as kiln_safetensors_save_as. Loading changes nothing unless
+ * all names and shapes fit; the error lists those that do not. Floats of other types are cast, as PyTorch's
+ * load_state_dict does. With `partial` names that only one side has are left alone. */
 KILN_API bool kiln_module_save(kiln_module *m, const char *path);
+KILN_API bool kiln_module_save_as(kiln_module *m, const char *path, kiln_dtype dtype);
 KILN_API bool kiln_module_load(kiln_module *m, const char *path, bool partial);
 
 /* ---- Checkpoints: folder/step-00001234/ with model.safetensors, optim.safetensors, ema.safetensors, state.json ----

@@ -193,6 +193,11 @@ KILN_API bool kiln_module_freeze(kiln_module *m, bool frozen);
 /* Moves parameters, buffers and gradients; the handles stay valid, an optimizer's state follows at its next step. What
  * is pending is computed first. On failure nothing has moved. */
 KILN_API bool kiln_module_to(kiln_module *m, kiln_device device);
+/* Casts parameters, float buffers and gradients to another float type; integers stay. The handles stay valid, and an
+ * optimizer made before or after it goes on (in f32, where the model is in 16 bits: see .master_weights). Inputs must
+ * then be of that type; sums inside its operations are f32's at least. What is pending is computed first; on failure
+ * nothing has changed. */
+KILN_API bool kiln_module_cast(kiln_module *m, kiln_dtype dtype);
 KILN_API kiln_device kiln_module_device(const kiln_module *m); /* of its first tensor; the default device without any */
 
 /* By path: "layer1.0.conv1", "layer1.0.conv1.weight". NULL without an error when there is none. */

@@ -40,6 +40,8 @@ typedef struct kiln_optim_options {
     bool match_rms;             /* muon: steps as large as adamw's, so that its rate and decay fit */
     bool adamw;                 /* muon: this group's parameters are updated by adamw (embeddings, heads) */
     bool exact;                 /* set by kiln_optim_defaults: 0 means 0, false means false */
+    bool master_weights;        /* all: yes. A 16-bit parameter is updated as an f32 copy of it, with f32 state, and is
+                                   that copy rounded: steps smaller than its own precision would be lost otherwise */
 } kiln_optim_options;
 
 /* kiln_optim_adam(kiln_parameters(model), .lr = 1e-3). The parameters must outlive the optimizer. NULL with an error.
@@ -99,9 +101,10 @@ KILN_API int kiln_optim_groups(const kiln_optim *o);
 KILN_API double kiln_optim_lr(const kiln_optim *o, int group); /* NaN with an error when there is no such group */
 KILN_API bool kiln_optim_set_lr(kiln_optim *o, int group, double lr); /* group -1: all */
 
-/* Its tensors, for saving: "0.weight.exp_avg", …, and last "skipped": how many steps each parameter had no gradient in.
- * The list belongs to the optimizer and holds until it is asked for again. State that a first step would make is made
- * by this call. Empty for optimizers without state; empty with an error on failure. */
+/* Its tensors, for saving: "0.weight.exp_avg", …, "0.weight.master_param" of a 16-bit parameter, and last "skipped":
+ * how many steps each parameter had no gradient in. The list belongs to the optimizer and holds until it is asked for
+ * again. State that a first step would make is made by this call. Empty for optimizers without state; empty with an
+ * error on failure. */
 KILN_API kiln_params kiln_optim_state(kiln_optim *o);
 /* After the state's tensors were overwritten with saved ones: how many steps had been taken. */
 KILN_API bool kiln_optim_set_steps(kiln_optim *o, int64_t steps);
@@ -113,7 +116,7 @@ KILN_API bool kiln_optim_set_steps(kiln_optim *o, int64_t steps);
 KILN_API kiln_tensor *kiln_clip_grad_norm(kiln_params params, double max_norm);
 KILN_API bool kiln_clip_grad_value(kiln_params params, double limit); /* each element to -limit … limit */
 
-/* ---- A moving average of a module's state ---- */
+/* ---- A moving average of a module's state; that of 16-bit weights is kept in f32 ---- */
 typedef struct kiln_ema kiln_ema;
 KILN_API kiln_ema *kiln_ema_new(kiln_module *m, double decay); /* starts as a copy */
 KILN_API void kiln_ema_free(kiln_ema *e);

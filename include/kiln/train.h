@@ -139,8 +139,10 @@ typedef struct kiln_fit_options {
                                     (kiln/amp.h). 0: as the calling thread has it */
     kiln_scaler *scaler;         /* of the loss. NULL: one with its defaults under autocast to f16, else none */
     kiln_fit_memory fit_memory;  /* KILN_FIT_SPLIT: batches that do not fit are gone through in parts */
-    int64_t micro_batch; /* samples in such a part, also where more would fit; 0: as many as fit. Batches, steps, logs
-                            and the order of samples stay what they are */
+    int64_t micro_batch;   /* samples in such a part, also where more would fit; 0: as many as fit. Batches, steps, logs
+                              and the order of samples stay what they are */
+    kiln_dtype save_dtype; /* of the floats in best.safetensors, as kiln_safetensors_save_as; 0: as they are.
+                              Checkpoints hold everything as it is */
 } kiln_fit_options;
 
 /* Trains. On an error (kiln_ok is false) the history holds the epochs that were finished. A loss that is no number is

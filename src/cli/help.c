@@ -45,8 +45,11 @@ static bool has_models(const command *c)
 
 void command_help(const command *c, FILE *out)
 {
-    fprintf(out, "usage: kiln %s [options]%s%s\n%s.\n", c->name, c->operands ? " " : "", c->operands ? c->operands : "",
-            c->about ? c->about : "");
+    const char *about = c->about ? c->about : "";
+    int n =
+        fprintf(out, "usage: kiln %s [options]%s%s", c->name, c->operands ? " " : "", c->operands ? c->operands : "");
+    bool fits = n >= 0 && (size_t)n + strlen(about) + 3 <= 80;
+    fprintf(out, "%s%s.\n", fits ? "  " : "\n", about);
     for (const option *o = c->options; o->name; o++)
         help_option(o, out);
     if (!c->options->name) /* where there are others it is not worth a line */

@@ -37,6 +37,7 @@ static const option options[] = {
     {"no-shuffle", 0, OPTION_FLAG, NULL, "take the samples in their order", 0, 0, NULL},
     {"save", 0, OPTION_TEXT, "DIR", "the run's folder (kiln-run)", 0, 0, "<folders>"},
     {"save-every", 0, OPTION_COUNT, "STEPS", "a checkpoint that often (after each epoch)", 1, 1e15, NULL},
+    {"save-dtype", 0, OPTION_WORD, "TYPE", "bf16 f16 f32: of best.safetensors (f32)", 0, 0, "bf16 f16 f32"},
     {"resume", 0, OPTION_FLAG, NULL, "go on from the folder's last checkpoint", 0, 0, NULL},
     {"log", 0, OPTION_TEXT, "FILE", ".jsonl or .csv (DIR/log.jsonl)", 0, 0, "<files>"},
     {"log-every", 0, OPTION_COUNT, "STEPS", "a line that often (by the epoch's length)", 1, 1e15, NULL},
@@ -174,19 +175,31 @@ static bool tell_notices(void *context, int64_t epoch, int64_t step)
     return true;
 }
 
+/* 0: as they are. */
+static kiln_dtype save_dtype(const arguments *a)
+{
+    static const kiln_dtype floats[] = {KILN_BF16, KILN_F16, KILN_F32};
+    const char *name = text_of(a, "save-dtype", "");
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
+        if (!strcmp(name, kiln_dtype_name(floats[i])))
+            return floats[i];
+    return 0;
+}
+
 static kiln_history fit(training *t, const kiln_meta *meta, int nmeta, const char *about)
 {
     static const kiln_callback notices = {.step = tell_notices};
     const recipe *r = &t->recipe;
-    return kiln_fit(
-        t->net.module, t->data.train, .epochs = r->epochs, .batch = r->batch, .validate = t->data.test,
-        .optim = t->optim, .schedule = t->schedule, .loss = t->net.loss, .metrics = t->net.metrics,
-        .accumulate = r->accumulate, .clip_norm = r->clip, .ema = t->ema, .early_stop = r->early_stop,
-        .seed = (uint64_t)r->seed, .no_shuffle = r->no_shuffle, .augment = {.flip = r->flip, .crop = (int)r->crop},
-        .workers = (int)count_of(t->a, "workers", 1), .limit = count_of(t->a, "limit", 0), .checkpoint = t->folder,
-        .save_steps = count_of(t->a, "save-every", 0), .resume = t->resume, .nmeta = nmeta, .meta = meta, .log = t->log,
-        .log_steps = count_of(t->a, "log-every", 0), .about = about, .progress = t->quiet ? NULL : stdout,
-        .autocast = r->amp, .callbacks = &notices, .ncallbacks = 1, .stop = &asked_to_stop, .save = &asked_to_save);
+    return kiln_fit(t->net.module, t->data.train, .epochs = r->epochs, .batch = r->batch, .validate = t->data.test,
+                    .optim = t->optim, .schedule = t->schedule, .loss = t->net.loss, .metrics = t->net.metrics,
+                    .accumulate = r->accumulate, .clip_norm = r->clip, .ema = t->ema, .early_stop = r->early_stop,
+                    .seed = (uint64_t)r->seed, .no_shuffle = r->no_shuffle,
+                    .augment = {.flip = r->flip, .crop = (int)r->crop}, .workers = (int)count_of(t->a, "workers", 1),
+                    .limit = count_of(t->a, "limit", 0), .checkpoint = t->folder,
+                    .save_steps = count_of(t->a, "save-every", 0), .resume = t->resume, .nmeta = nmeta, .meta = meta,
+                    .log = t->log, .log_steps = count_of(t->a, "log-every", 0), .about = about,
+                    .progress = t->quiet ? NULL : stdout, .autocast = r->amp, .callbacks = &notices, .ncallbacks = 1,
+                    .stop = &asked_to_stop, .save = &asked_to_save, .save_dtype = save_dtype(t->a));
 }
 
 static int fit_and_tell(training *t)

@@ -134,12 +134,25 @@ void kiln_match_end(kiln_match *m)
     m->file = NULL;
 }
 
+static bool state_to_save(kiln_module *m, kiln_params *state)
+{
+    *state = kiln_state(m);
+    if (m && (state->count || kiln_ok()))
+        return true;
+    return kiln_ok() && kiln_fail(KILN_E_ARGUMENT, "module_save", "the module is NULL");
+}
+
 bool kiln_module_save(kiln_module *m, const char *path)
 {
-    kiln_params state = kiln_state(m);
-    if (!m || (!state.count && !kiln_ok()))
-        return kiln_ok() ? kiln_fail(KILN_E_ARGUMENT, "module_save", "the module is NULL") : false;
-    return kiln_safetensors_write(path ? path : "", state, 0, NULL, "module_save", false, NULL);
+    kiln_params state;
+    return state_to_save(m, &state) &&
+           kiln_safetensors_write(path ? path : "", state, 0, NULL, "module_save", false, NULL);
+}
+
+bool kiln_module_save_as(kiln_module *m, const char *path, kiln_dtype dtype)
+{
+    kiln_params state;
+    return state_to_save(m, &state) && kiln_safetensors_write_as(path, state, 0, NULL, dtype, "module_save");
 }
 
 bool kiln_module_load(kiln_module *m, const char *path, bool partial)

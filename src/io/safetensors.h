@@ -55,6 +55,10 @@ void kiln_match_end(kiln_match *m);                        /* releases what was 
 bool kiln_safetensors_write(const char *path, kiln_params tensors, int n, const kiln_meta *metadata, const char *who,
                             bool in_place, uint64_t *size);
 
+/* kiln_safetensors_save_as on behalf of `who`. */
+bool kiln_safetensors_write_as(const char *path, kiln_params tensors, int n, const kiln_meta *metadata,
+                               kiln_dtype dtype, const char *who);
+
 /* Whether these can be saved, as far as that is known without writing: names and texts that a file can hold. */
 bool kiln_safetensors_check(kiln_params tensors, int n, const kiln_meta *metadata, const char *who);
 

@@ -7,13 +7,15 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/convert.h"
 #include "core/fail.h"
 
 typedef struct entry {
     const char *name;
     kiln_tensor *tensor;
-    int rank;       /* of its dtype in the file */
-    uint64_t bytes; /* of all */
+    kiln_dtype dtype; /* in the file */
+    int rank;         /* of that */
+    uint64_t bytes;   /* of all, in the file */
 } entry;
 
 /* The reference's order of types. */
@@ -35,8 +37,8 @@ static bool no_memory(const char *path, const char *who)
     return kiln_fail(KILN_E_MEMORY, who, "%s: memory does not suffice for the header", path);
 }
 
-/* The entries in the order of the file; NULL with an error. */
-static entry *sort_entries(const char *path, kiln_params tensors, const char *who)
+/* The entries in the order of the file, with floats of that type (KILN_DTYPES: as they are); NULL with an error. */
+static entry *sort_entries(const char *path, kiln_params tensors, kiln_dtype floats, const char *who)
 {
     entry *entries = kiln_alloc((size_t)tensors.count, sizeof *entries);
     for (int64_t i = 0; entries && i < tensors.count; i++) {
@@ -52,8 +54,8 @@ static entry *sort_entries(const char *path, kiln_params tensors, const char *wh
             kiln_free(entries);
             return NULL;
         }
-        kiln_dtype dtype = kiln_dtype_of(t);
-        entries[i] = (entry){name, t, ranks[dtype], (uint64_t)kiln_numel(t) * kiln_dtype_size(dtype)};
+        kiln_dtype own = kiln_dtype_of(t), dtype = floats != KILN_DTYPES && kiln_dtype_is_float(own) ? floats : own;
+        entries[i] = (entry){name, t, dtype, ranks[dtype], (uint64_t)kiln_numel(t) * kiln_dtype_size(dtype)};
     }
     if (entries && tensors.count)
         qsort(entries, (size_t)tensors.count, sizeof *entries, compare_entries);
@@ -65,8 +67,8 @@ static json_t *describe(const entry *e, uint64_t offset)
     json_t *shape = json_array();
     for (int d = 0; d < kiln_ndim(e->tensor); d++)
         json_array_append_new(shape, json_integer(kiln_shape(e->tensor)[d]));
-    json_t *described = json_pack("{s:s, s:o, s:[I, I]}", "dtype", kiln_safe_dtype_name(kiln_dtype_of(e->tensor)),
-                                  "shape", shape, "data_offsets", (json_int_t)offset, (json_int_t)(offset + e->bytes));
+    json_t *described = json_pack("{s:s, s:o, s:[I, I]}", "dtype", kiln_safe_dtype_name(e->dtype), "shape", shape,
+                                  "data_offsets", (json_int_t)offset, (json_int_t)(offset + e->bytes));
     if (described && json_array_size(shape) == (size_t)kiln_ndim(e->tensor))
         return described;
     json_decref(described);
@@ -123,30 +125,59 @@ static bool put_header(kiln_writer *w, const char *path, json_t *root, const cha
     return ok;
 }
 
-static bool put_data(kiln_writer *w, const entry *entries, int64_t count)
+/* A number that the file's type cannot hold is refused: a file with infinite weights is of no use to anybody. */
+static bool convert(const entry *e, void *to, const void *from, const char *path, const char *who)
 {
-    uint64_t largest = 0;
-    for (int64_t i = 0; i < count; i++)
-        largest = entries[i].bytes > largest ? entries[i].bytes : largest;
-    void *data = kiln_alloc((size_t)largest, 1);
-    bool ok = data;
+    kiln_dtype own = kiln_dtype_of(e->tensor);
+    int64_t at = kiln_convert_floats(to, e->dtype, from, own, kiln_numel(e->tensor));
+    if (at < 0)
+        return true;
+    double value;
+    kiln_convert_floats(&value, KILN_F64, (const char *)from + (size_t)at * kiln_dtype_size(own), own, 1);
+    kiln_fail(KILN_E_ARGUMENT, who, "%s: element %lld of '%.80s' is %g, more than %s can hold", path, (long long)at,
+              e->name, value, kiln_dtype_name(e->dtype));
+    return kiln_hint(e->dtype == KILN_F16 ? "save as bf16, which holds what f32 does" : "save it as it is");
+}
+
+static bool put_tensor(kiln_writer *w, const entry *e, void *own, void *converted, const char *path, const char *who)
+{
+    size_t bytes = (size_t)kiln_numel(e->tensor) * kiln_dtype_size(kiln_dtype_of(e->tensor));
+    if (!kiln_read(e->tensor, own, bytes))
+        return false;
+    if (kiln_dtype_of(e->tensor) == e->dtype)
+        return kiln_writer_put(w, own, bytes);
+    return convert(e, converted, own, path, who) && kiln_writer_put(w, converted, (size_t)e->bytes);
+}
+
+static bool put_data(kiln_writer *w, const entry *entries, int64_t count, const char *path, const char *who)
+{
+    uint64_t own = 0, converted = 0; /* the largest of them */
+    for (int64_t i = 0; i < count; i++) {
+        kiln_dtype dtype = kiln_dtype_of(entries[i].tensor);
+        uint64_t bytes = (uint64_t)kiln_numel(entries[i].tensor) * kiln_dtype_size(dtype);
+        own = bytes > own ? bytes : own;
+        if (dtype != entries[i].dtype)
+            converted = entries[i].bytes > converted ? entries[i].bytes : converted;
+    }
+    void *data = kiln_alloc((size_t)own, 1), *other = data ? kiln_alloc((size_t)converted, 1) : NULL;
+    bool ok = other;
     for (int64_t i = 0; ok && i < count; i++)
-        ok = kiln_read(entries[i].tensor, data, (size_t)entries[i].bytes) &&
-             kiln_writer_put(w, data, (size_t)entries[i].bytes);
+        ok = put_tensor(w, &entries[i], data, other, path, who);
     kiln_free(data);
+    kiln_free(other);
     return ok;
 }
 
-bool kiln_safetensors_write(const char *path, kiln_params tensors, int n, const kiln_meta *metadata, const char *who,
-                            bool in_place, uint64_t *size)
+static bool write_file(const char *path, kiln_params tensors, int n, const kiln_meta *metadata, kiln_dtype floats,
+                       const char *who, bool in_place, uint64_t *size)
 {
     if (tensors.count < 0 || n < 0 || (tensors.count && (!tensors.tensors || !tensors.names)) || (n && !metadata))
         return kiln_fail(KILN_E_ARGUMENT, who, "the list of tensors or of metadata is not one");
-    entry *entries = sort_entries(path, tensors, who);
+    entry *entries = sort_entries(path, tensors, floats, who);
     json_t *root = entries ? make_header(path, entries, tensors.count, n, metadata, who) : NULL;
     kiln_writer w = {.fd = -1};
     bool ok = root && kiln_writer_begin(&w, path, who, in_place) && put_header(&w, path, root, who) &&
-              put_data(&w, entries, tensors.count);
+              put_data(&w, entries, tensors.count, path, who);
     if (size)
         *size = w.written;
     if (ok)
@@ -158,9 +189,15 @@ bool kiln_safetensors_write(const char *path, kiln_params tensors, int n, const 
     return ok;
 }
 
+bool kiln_safetensors_write(const char *path, kiln_params tensors, int n, const kiln_meta *metadata, const char *who,
+                            bool in_place, uint64_t *size)
+{
+    return write_file(path, tensors, n, metadata, KILN_DTYPES, who, in_place, size);
+}
+
 bool kiln_safetensors_check(kiln_params tensors, int n, const kiln_meta *metadata, const char *who)
 {
-    entry *entries = sort_entries("what is to be saved", tensors, who);
+    entry *entries = sort_entries("what is to be saved", tensors, KILN_DTYPES, who);
     json_t *root = entries ? make_header("what is to be saved", entries, tensors.count, n, metadata, who) : NULL;
     json_decref(root);
     kiln_free(entries);
@@ -170,4 +207,20 @@ bool kiln_safetensors_check(kiln_params tensors, int n, const kiln_meta *metadat
 bool kiln_safetensors_save(const char *path, kiln_params tensors, int n, const kiln_meta *metadata)
 {
     return kiln_safetensors_write(path ? path : "", tensors, n, metadata, "safetensors", false, NULL);
+}
+
+bool kiln_safetensors_save_as(const char *path, kiln_params tensors, int n, const kiln_meta *metadata, kiln_dtype dtype)
+{
+    return kiln_safetensors_write_as(path, tensors, n, metadata, dtype, "safetensors");
+}
+
+bool kiln_safetensors_write_as(const char *path, kiln_params tensors, int n, const kiln_meta *metadata,
+                               kiln_dtype dtype, const char *who)
+{
+    if (!kiln_dtype_is_float(dtype)) {
+        kiln_fail(KILN_E_DTYPE, who, "floats cannot be saved as %s",
+                  kiln_dtype_size(dtype) ? kiln_dtype_name(dtype) : "what is no dtype");
+        return kiln_hint("KILN_F16, KILN_BF16, KILN_F32 and KILN_F64 are the floats there are");
+    }
+    return write_file(path ? path : "", tensors, n, metadata, dtype, who, false, NULL);
 }

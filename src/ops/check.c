@@ -44,13 +44,27 @@ bool kiln_check_dtype(const kiln_call *c, int operand, uint32_t allowed)
     return kiln_hint("convert it with kiln_cast");
 }
 
+/* What to do about operands of different types: beside a model's parameters it is the input that one looks at. */
+static void *hint_dtypes(const kiln_call *c)
+{
+    const kiln_tensor *parameter = NULL;
+    for (int i = 0; i < c->nin; i++)
+        if (c->in[i] && c->in[i]->storage->role == KILN_ROLE_PARAMETER)
+            parameter = c->in[i];
+    if (!parameter)
+        return kiln_hint("convert one of them with kiln_cast");
+    return kiln_hint("the model is %s: kiln_cast its input to that; or cast the model with kiln_module_cast; or leave "
+                     "it in f32 and use kiln_autocast",
+                     kiln_dtype_name((kiln_dtype)parameter->dtype));
+}
+
 bool kiln_check_same_dtype(const kiln_call *c, int a, int b)
 {
     if (c->in[a]->dtype == c->in[b]->dtype)
         return true;
     kiln_fail(KILN_E_DTYPE, c->op->name, "operand %d is %s and operand %d is %s, but they must be the same", a + 1,
               kiln_dtype_name((kiln_dtype)c->in[a]->dtype), b + 1, kiln_dtype_name((kiln_dtype)c->in[b]->dtype));
-    return kiln_hint("convert one of them with kiln_cast");
+    return hint_dtypes(c);
 }
 
 bool kiln_check_size(const kiln_call *c, int operand, int dim, int64_t size)

@@ -1,8 +1,10 @@
-/* A moving average of a module's parameters and buffers: often better than the weights of any one step. */
+/* A moving average of a module's parameters and buffers: often better than the weights of any one step. Averages of
+ * 16-bit weights are f32: what a step adds is smaller than their last digit. */
 #include <math.h>
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "ops/widen.h"
 #include "optim/optim.h"
 #include "tensor/scope.h"
 #include "trace/autocast.h"
@@ -12,8 +14,15 @@ struct kiln_ema {
     int64_t count;
     kiln_tensor **weights; /* references: the module's own */
     kiln_tensor **averages;
+    kiln_tensor **exact; /* of 16-bit weights that were exchanged: the average that the weight now shows, as it was */
     char **names;
 };
+
+/* What the average of a weight is kept in. */
+static kiln_dtype average_dtype(const kiln_tensor *weight)
+{
+    return kiln_is_half(kiln_dtype_of(weight)) ? KILN_F32 : kiln_dtype_of(weight);
+}
 
 void kiln_ema_free(kiln_ema *e)
 {
@@ -22,10 +31,12 @@ void kiln_ema_free(kiln_ema *e)
     for (int64_t i = 0; i < e->count; i++) {
         kiln_tensor_unref(e->weights[i]);
         kiln_release(e->averages[i]);
+        kiln_release(e->exact[i]);
         kiln_free(e->names[i]);
     }
     kiln_free(e->weights);
     kiln_free(e->averages);
+    kiln_free(e->exact);
     kiln_free(e->names);
     kiln_free(e);
 }
@@ -40,7 +51,8 @@ static bool add(kiln_ema *e, kiln_tensor *weight, const char *name)
     e->weights[i] = kiln_tensor_ref(weight);
     e->count++;
     kiln_no_grad
-        e->averages[i] = kiln_keep(kiln_clone(weight));
+        e->averages[i] = kiln_keep(average_dtype(weight) == kiln_dtype_of(weight) ? kiln_clone(weight)
+                                                                                  : kiln_cast(weight, KILN_F32));
     if (e->averages[i])
         e->averages[i]->storage->role = KILN_ROLE_OPTIMIZER;
     return e->averages[i] != NULL;
@@ -51,7 +63,8 @@ static bool fill(kiln_ema *e, kiln_params state)
     size_t n = (size_t)state.count;
     e->weights = kiln_alloc_zero(n, sizeof(kiln_tensor *));
     e->averages = e->weights ? kiln_alloc_zero(n, sizeof(kiln_tensor *)) : NULL;
-    e->names = e->averages ? kiln_alloc_zero(n, sizeof(char *)) : NULL;
+    e->exact = e->averages ? kiln_alloc_zero(n, sizeof(kiln_tensor *)) : NULL;
+    e->names = e->exact ? kiln_alloc_zero(n, sizeof(char *)) : NULL;
     bool ok = e->names != NULL;
     for (int64_t i = 0; ok && i < state.count; i++)
         ok = add(e, state.tensors[i], state.names[i]);
@@ -76,47 +89,89 @@ kiln_ema *kiln_ema_new(kiln_module *m, double decay)
     return NULL;
 }
 
-/* Averages go where the weights have gone. */
-static bool follow(kiln_ema *e)
+/* t as it has to be beside the weight; NULL with an error. */
+static kiln_tensor *fitting(kiln_tensor *t, const kiln_tensor *weight)
 {
-    for (int64_t i = 0; i < e->count; i++) {
-        if (e->averages[i]->device == e->weights[i]->device)
-            continue;
-        kiln_tensor *moved = kiln_keep(kiln_to(e->averages[i], e->weights[i]->device));
-        if (!moved)
-            return false;
-        moved->storage->role = KILN_ROLE_OPTIMIZER;
-        kiln_release(e->averages[i]);
-        e->averages[i] = moved;
-    }
+    kiln_dtype dtype = average_dtype(weight);
+    kiln_tensor *cast = kiln_dtype_of(t) == dtype ? t : kiln_optim_converted(t, dtype);
+    if (!cast || cast->device == weight->device)
+        return cast;
+    kiln_tensor *moved = kiln_keep(kiln_to(cast, weight->device));
+    if (cast != t)
+        kiln_release(cast);
+    return moved;
+}
+
+static bool follow_one(kiln_tensor **t, const kiln_tensor *weight)
+{
+    kiln_tensor *fit = *t ? fitting(*t, weight) : NULL;
+    if (fit == *t)
+        return true;
+    if (!fit)
+        return false;
+    fit->storage->role = KILN_ROLE_OPTIMIZER;
+    kiln_release(*t);
+    *t = fit;
     return true;
 }
 
-static bool blend(kiln_tensor *average, kiln_tensor *weight, double decay)
+/* Averages go where the weights have gone, and what the weights were cast to. */
+static bool follow(kiln_ema *e)
 {
+    for (int64_t i = 0; i < e->count; i++)
+        if (!follow_one(&e->averages[i], e->weights[i]) || !follow_one(&e->exact[i], e->weights[i]))
+            return false;
+    return true;
+}
+
+static bool blend(kiln_ema *e, int64_t i)
+{
+    kiln_tensor *average = e->averages[i], *weight = e->weights[i];
     if (!kiln_dtype_is_float(kiln_dtype_of(weight)))
         return kiln_assign(average, weight); /* counters are copied */
+    weight = kiln_cast(weight, kiln_dtype_of(average));
+    if (!weight)
+        return false;
     kiln_formula p;
     kiln_formula_begin(&p, KILN_IN(average, weight));
-    kiln_formula_assign(&p, 0, kiln_formula_put(&p, KILN_PW_lerp, 0, 1, 1 - decay));
+    kiln_formula_assign(&p, 0, kiln_formula_put(&p, KILN_PW_lerp, 0, 1, 1 - e->decay));
     return kiln_formula_record(&p);
 }
 
-static bool swap(kiln_tensor *average, kiln_tensor *weight, double decay)
+/* A 16-bit weight can only show a rounded average. The average itself is set aside, and comes back where the weight
+ * still is what it was rounded to. */
+static bool swap_rounded(kiln_ema *e, int64_t i)
 {
-    (void)decay;
+    kiln_tensor *weight = e->weights[i], *average = e->averages[i];
+    if (!e->exact[i]) {
+        e->exact[i] = kiln_keep(kiln_tensor_new(NULL, KILN_F32, average->ndim, average->shape, average->device));
+        if (!e->exact[i])
+            return false;
+        e->exact[i]->storage->role = KILN_ROLE_OPTIMIZER;
+    }
+    kiln_tensor *was = kiln_clone(weight), *aside = kiln_clone(average);
+    kiln_tensor *same = kiln_eq(kiln_cast(e->exact[i], kiln_dtype_of(weight)), was);
+    kiln_tensor *next = kiln_where(same, e->exact[i], kiln_cast(was, KILN_F32));
+    return next && kiln_assign(weight, average) && kiln_assign(average, next) && kiln_assign(e->exact[i], aside);
+}
+
+static bool swap(kiln_ema *e, int64_t i)
+{
+    kiln_tensor *weight = e->weights[i], *average = e->averages[i];
+    if (kiln_dtype_of(weight) != kiln_dtype_of(average))
+        return swap_rounded(e, i);
     kiln_tensor *was = kiln_clone(weight);
     return was && kiln_assign(weight, average) && kiln_assign(average, was);
 }
 
-static bool for_each(kiln_ema *e, bool (*change)(kiln_tensor *average, kiln_tensor *weight, double decay))
+static bool for_each(kiln_ema *e, bool (*change)(kiln_ema *e, int64_t i))
 {
     bool ok = kiln_optim_given(e, "average");
     kiln_inner_scope
         kiln_no_grad {
             ok = ok && follow(e);
             for (int64_t i = 0; ok && i < e->count; i++)
-                ok = change(e->averages[i], e->weights[i], e->decay);
+                ok = change(e, i);
         }
     return ok;
 }

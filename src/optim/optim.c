@@ -3,9 +3,11 @@
 #include <string.h>
 #include "core/sized.h"
 #include "core/alloc.h"
+#include "core/convert.h"
 #include "core/fail.h"
 #include "core/half.h"
 #include "core/hash.h"
+#include "ops/widen.h"
 #include "optim/number.h"
 #include "optim/optim.h"
 #include "tensor/scope.h"
@@ -81,7 +83,7 @@ static void free_params(kiln_optim *o, int64_t from)
 {
     while (o->nparams > from) {
         kiln_optim_param *p = &o->params[--o->nparams];
-        for (int k = 0; k < KILN_OPTIM_STATES; k++)
+        for (int k = 0; k < KILN_OPTIM_SLOTS; k++)
             kiln_release(p->state[k]);
         kiln_tensor_unref(p->tensor);
         kiln_free(p->name);
@@ -114,10 +116,12 @@ static bool check_list(const char *who, kiln_params params)
 
 kiln_optim *kiln_optim_new(const char *name, kiln_params params, const kiln_optim_options *options)
 {
-    kiln_optim_options given, resolved;
+    kiln_optim_options given, resolved, defaults;
     const kiln_optim_rule *rule = kiln_optim_find(name);
-    if (!rule || !KILN_TAKE_OPTIONS(name, given, options) ||
-        !kiln_optim_resolve(rule, &given, &rule->defaults, &resolved) || !check_list(name, params))
+    if (!rule || !KILN_TAKE_OPTIONS(name, given, options))
+        return NULL;
+    defaults = kiln_optim_defaults_of(rule);
+    if (!kiln_optim_resolve(rule, &given, &defaults, &resolved) || !check_list(name, params))
         return NULL;
     if (!params.count) { /* what kiln_parameters gives when it fails, too */
         if (kiln_ok())
@@ -174,11 +178,25 @@ static void fill(void *data, int64_t n, kiln_dtype dtype, double value)
         }
 }
 
+static bool has_master(const kiln_optim *o, const kiln_optim_param *p)
+{
+    return kiln_is_half(kiln_dtype_of(p->tensor)) && o->groups[p->group].master_weights;
+}
+
+static kiln_dtype state_dtype(const kiln_optim *o, const kiln_optim_param *p)
+{
+    return has_master(o, p) ? KILN_F32 : kiln_dtype_of(p->tensor);
+}
+
+const char *kiln_optim_slot_name(const kiln_optim *o, const kiln_optim_param *p, int slot)
+{
+    return slot == KILN_OPTIM_MASTER ? "master_param" : kiln_optim_rule_of(o, p)->state[slot];
+}
+
 /* Made at once, not as a part of the step: it stays when the step is discarded, and the first step's plan is that of
  * all others. A parameter that has only a shape has such a state. */
-static kiln_tensor *make_state(const kiln_tensor *p, const kiln_optim_state_shape *s)
+static kiln_tensor *make_state(const kiln_tensor *p, kiln_dtype dtype, const kiln_optim_state_shape *s)
 {
-    kiln_dtype dtype = kiln_dtype_of(p);
     if (p->storage->shape_only)
         return kiln_keep(kiln_shapes_tensor(dtype, s->ndim, s->shape, p->device));
     int64_t n = 1;
@@ -194,6 +212,23 @@ static kiln_tensor *make_state(const kiln_tensor *p, const kiln_optim_state_shap
     return t;
 }
 
+kiln_tensor *kiln_optim_converted(const kiln_tensor *t, kiln_dtype dtype)
+{
+    if (t->storage->shape_only)
+        return kiln_keep(kiln_shapes_tensor(dtype, t->ndim, t->shape, t->device));
+    int64_t n = kiln_numel(t);
+    size_t bytes = (size_t)n * kiln_dtype_size(kiln_dtype_of(t));
+    void *was = kiln_alloc(bytes, 1), *is = was ? kiln_alloc((size_t)n, kiln_dtype_size(dtype)) : NULL;
+    kiln_tensor *fresh = NULL;
+    if (is && (!n || kiln_trace_copy_out(t->storage, was, t->storage->address, bytes))) {
+        kiln_convert_floats(is, dtype, was, kiln_dtype_of(t), n);
+        fresh = kiln_keep(kiln_tensor_new(is, dtype, t->ndim, t->shape, t->device));
+    }
+    kiln_free(was);
+    kiln_free(is);
+    return fresh;
+}
+
 const kiln_optim_rule *kiln_optim_rule_of(const kiln_optim *o, const kiln_optim_param *p)
 {
     const kiln_optim_rule *other = o->rule->rule_for ? o->rule->rule_for(&o->groups[p->group], p->tensor) : NULL;
@@ -205,24 +240,45 @@ static bool wants_state(const kiln_optim *o, const kiln_optim_param *p, int slot
     const kiln_optim_rule *rule = kiln_optim_rule_of(o, p);
     *shape = (kiln_optim_state_shape){.ndim = p->tensor->ndim};
     memcpy(shape->shape, p->tensor->shape, sizeof shape->shape);
+    if (slot == KILN_OPTIM_MASTER)
+        return has_master(o, p);
     return rule->state[slot] && (!rule->has_state || rule->has_state(&o->groups[p->group], p->tensor, slot, shape));
+}
+
+/* The state tensor t, or none, made to fit the parameter; NULL with an error. */
+static kiln_tensor *fitting_state(kiln_tensor *t, const kiln_tensor *p, kiln_dtype dtype,
+                                  const kiln_optim_state_shape *shape)
+{
+    kiln_tensor *fit = !t                          ? make_state(p, dtype, shape)
+                       : kiln_dtype_of(t) != dtype ? kiln_optim_converted(t, dtype)
+                                                   : t;
+    if (!fit || fit->device == p->device)
+        return fit;
+    kiln_tensor *moved = NULL;
+    kiln_no_grad
+        moved = kiln_keep(kiln_to(fit, p->device));
+    if (fit != t)
+        kiln_release(fit);
+    return moved;
 }
 
 bool kiln_optim_place_state(const kiln_optim *o, kiln_optim_param *p)
 {
-    for (int k = 0; k < KILN_OPTIM_STATES; k++) {
+    kiln_dtype dtype = state_dtype(o, p);
+    if (p->state[KILN_OPTIM_MASTER] && !has_master(o, p)) { /* the parameter is no longer in 16 bits */
+        kiln_release(p->state[KILN_OPTIM_MASTER]);
+        p->state[KILN_OPTIM_MASTER] = NULL;
+    }
+    for (int k = 0; k < KILN_OPTIM_SLOTS; k++) {
         kiln_optim_state_shape shape;
         kiln_tensor *t = p->state[k];
         if (t && kiln_is_shape_only(t) && !p->tensor->storage->shape_only)
             t = NULL; /* the parameter got values since: its state begins */
-        if ((t && t->device == p->tensor->device) || !wants_state(o, p, k, &shape))
+        if ((t && t->device == p->tensor->device && kiln_dtype_of(t) == dtype) || !wants_state(o, p, k, &shape))
             continue;
-        if (!t)
-            t = make_state(p->tensor, &shape);
-        else
-            kiln_no_grad
-                t = kiln_keep(kiln_to(t, p->tensor->device));
-        if (!t)
+        if (k == KILN_OPTIM_MASTER && !t)
+            p->began = false;
+        if (!(t = fitting_state(t, p->tensor, dtype, &shape)))
             return false;
         t->storage->role = KILN_ROLE_OPTIMIZER;
         kiln_release(p->state[k]);
@@ -278,12 +334,14 @@ static unsigned present(kiln_tensor *const *in)
     return mask;
 }
 
-/* The parameter's next update. In most steps it is the one written before it in *u, of other tensors: formulas look at
- * options, the count of steps and which states there are. */
-static void write_update(kiln_optim *o, int64_t i, const kiln_optim_rule *rule, kiln_update *u)
+/* The parameter's next update, by this gradient. In most steps it is the one written before it in *u, of other tensors:
+ * formulas look at options, the count of steps and which states there are. A master is updated in the place of its
+ * parameter. */
+static void write_update(kiln_optim *o, int64_t i, kiln_tensor *gradient, const kiln_optim_rule *rule, kiln_update *u)
 {
     const kiln_optim_param *p = &o->params[i];
-    kiln_tensor *in[KILN_UPDATE_INPUTS] = {p->tensor, kiln_grad_of(p->tensor)};
+    kiln_tensor *master = p->state[KILN_OPTIM_MASTER];
+    kiln_tensor *in[KILN_UPDATE_INPUTS] = {master ? master : p->tensor, gradient};
     int n = KILN_STATE0;
     for (int k = 0; k < KILN_OPTIM_STATES; k++)
         if ((in[KILN_STATE0 + k] = p->state[k]))
@@ -294,7 +352,7 @@ static void write_update(kiln_optim *o, int64_t i, const kiln_optim_rule *rule, 
     }
     bool same = rule->formula && u->options == &o->groups[p->group] && (u->gated || u->step == p->steps + 1) &&
                 u->formula.call.nin == n && present(u->formula.in) == present(in) &&
-                u->formula.in[0]->dtype == p->tensor->dtype;
+                u->formula.in[0]->dtype == in[0]->dtype;
     u->index = i;
     if (same) {
         kiln_formula_set_inputs(&u->formula, in);
@@ -310,18 +368,31 @@ static void write_update(kiln_optim *o, int64_t i, const kiln_optim_rule *rule, 
     set_numbers(u);
 }
 
+/* A master stands for its parameter as long as it rounds to it. Elements of the parameter that somebody else has
+ * changed (loaded, initialised, exchanged for averages), and all of them before the first step, are taken over as they
+ * are. */
+static bool follow_parameter(kiln_tensor *master, kiln_tensor *p)
+{
+    kiln_tensor *same = kiln_eq(kiln_cast(master, kiln_dtype_of(p)), p);
+    return kiln_assign(master, kiln_where(same, master, kiln_cast(p, KILN_F32)));
+}
+
 static bool update_one(kiln_optim *o, int64_t i, kiln_update *u)
 {
     kiln_trace *tr = kiln_trace_current();
-    const kiln_optim_rule *rule = kiln_optim_rule_of(o, &o->params[i]);
+    const kiln_optim_param *p = &o->params[i];
+    const kiln_optim_rule *rule = kiln_optim_rule_of(o, p);
+    kiln_tensor *master = p->state[KILN_OPTIM_MASTER], *gradient = kiln_grad_of(p->tensor);
+    if (master && (!follow_parameter(master, p->tensor) || !(gradient = kiln_cast(gradient, KILN_F32))))
+        return false;
     int64_t at = tr->nfloats;
-    write_update(o, i, rule, u);
+    write_update(o, i, gradient, rule, u);
     if (rule->formula)
         at = tr->nfloats; /* what the device's numbers are made of is noted apart */
     bool ok = rule->formula ? kiln_formula_record(&u->formula) : rule->compose(u);
     if (!rule->formula)
         u->options = NULL; /* nothing that the next update could be like */
-    return ok && kiln_trace_vary(tr, o, i, at, tr->nfloats - at);
+    return ok && kiln_trace_vary(tr, o, i, at, tr->nfloats - at) && (!master || kiln_assign(p->tensor, master));
 }
 
 /* The updates of all parameters on one device, and the receipt for them. */
@@ -411,7 +482,7 @@ bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count)
     if (!rule->formula)
         return false; /* its numbers are known to the operations that it is composed of */
     begin_updates(o, &u, o->nclocks > 0);
-    write_update(o, i, rule, &u);
+    write_update(o, i, NULL, rule, &u);
     const kiln_attrs *attrs = &u.formula.call.attrs;
     if (attrs->nfloats != count)
         return false;

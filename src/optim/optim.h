@@ -18,10 +18,16 @@ static inline bool kiln_optim_given(const void *p, const char *who)
 /* The rule of this name; NULL with an error that suggests the nearest. */
 const kiln_optim_rule *kiln_optim_find(const char *name);
 
+/* The rule's options where none are given. */
+kiln_optim_options kiln_optim_defaults_of(const kiln_optim_rule *rule);
+
 /* *out = what was given, and `base` where nothing was. False with an error when the optimizer does not have an option
  * that is set, or a value makes no sense. */
 bool kiln_optim_resolve(const kiln_optim_rule *rule, const kiln_optim_options *given, const kiln_optim_options *base,
                         kiln_optim_options *out);
+
+/* A parameter's state tensors: the rule's, and behind them the f32 copy of a 16-bit parameter. */
+enum { KILN_OPTIM_MASTER = KILN_OPTIM_STATES, KILN_OPTIM_SLOTS };
 
 typedef struct kiln_optim_param {
     kiln_tensor *tensor; /* a reference */
@@ -29,9 +35,10 @@ typedef struct kiln_optim_param {
     uint64_t hash; /* of the name: two that differ are told apart at once */
     int group;
     bool done;         /* scratch for a step */
+    bool began;        /* its master holds something: it was shown, and may have been loaded */
     int64_t steps;     /* updates of it so far */
     kiln_device clock; /* whose clock counts them, where there are clocks */
-    kiln_tensor *state[KILN_OPTIM_STATES];
+    kiln_tensor *state[KILN_OPTIM_SLOTS];
 } kiln_optim_param;
 
 /* Proof that the updates of a step ran: an empty tensor that the same segment of the trace is to make. */
@@ -76,8 +83,14 @@ struct kiln_optim {
 /* The rule that updates a parameter. */
 const kiln_optim_rule *kiln_optim_rule_of(const kiln_optim *o, const kiln_optim_param *p);
 
-/* The parameter's state tensors where it is: made, or moved after it. */
+/* What a state tensor is saved as, behind the parameter's name. */
+const char *kiln_optim_slot_name(const kiln_optim *o, const kiln_optim_param *p, int slot);
+
+/* The parameter's state tensors where it is and of the type that fits: made, or changed after it. */
 bool kiln_optim_place_state(const kiln_optim *o, kiln_optim_param *p);
+/* The same state in another type, at once and not as a part of the step: its parameter was cast, which computed what
+ * was pending. The caller's; NULL with an error. */
+kiln_tensor *kiln_optim_converted(const kiln_tensor *t, kiln_dtype dtype);
 void kiln_optim_free_names(kiln_optim *o);
 
 /* kiln_optim_step, of which the device leaves out everything if `found`, a bool without dims, is true then. NULL: an

@@ -37,7 +37,20 @@ static const option all[KILN_OPTIONS] = {
     [KILN_OPTION_ITERATIONS] = {FIELD(iterations), .whole = true},
     [KILN_OPTION_MATCH_RMS] = {FIELD(match_rms), .flag = true},
     [KILN_OPTION_ADAMW] = {FIELD(adamw), .flag = true},
+    [KILN_OPTION_MASTER_WEIGHTS] = {FIELD(master_weights), .flag = true},
 };
+
+static bool has_option(const kiln_optim_rule *rule, int i)
+{
+    return (rule->takes | KILN_ALL_TAKE) >> i & 1;
+}
+
+kiln_optim_options kiln_optim_defaults_of(const kiln_optim_rule *rule)
+{
+    kiln_optim_options options = rule->defaults;
+    options.master_weights = true;
+    return options;
+}
 
 static double number(const kiln_optim_options *o, int i)
 {
@@ -54,7 +67,7 @@ static bool refuse(const kiln_optim_rule *rule, int missing)
     char has[200] = "";
     size_t at = 0;
     for (int i = 0; i < KILN_OPTIONS; i++)
-        if (rule->takes >> i & 1 && at < sizeof has)
+        if (has_option(rule, i) && at < sizeof has)
             at += (size_t)snprintf(has + at, sizeof has - at, "%s%s", at ? ", " : "", all[i].name);
     kiln_fail(KILN_E_ARGUMENT, rule->op.name, "%s has no %s", rule->op.name, all[missing].name);
     return kiln_hint("it has: %s", has);
@@ -82,7 +95,7 @@ bool kiln_optim_resolve(const kiln_optim_rule *rule, const kiln_optim_options *g
 {
     *out = *base;
     for (int i = 0; i < KILN_OPTIONS; i++) {
-        bool set = all[i].flag ? flag(given, i) : number(given, i) != 0, has = rule->takes >> i & 1;
+        bool set = all[i].flag ? flag(given, i) : number(given, i) != 0, has = has_option(rule, i);
         void *field = (char *)out + all[i].offset;
         if (set && !has)
             return refuse(rule, i);
@@ -103,6 +116,6 @@ bool kiln_optim_has_option(const char *name, const char *wanted)
     const kiln_optim_rule *rule = kiln_optim_find(name);
     for (int i = 0; rule && wanted && i < KILN_OPTIONS; i++)
         if (!strcmp(wanted, all[i].name))
-            return rule->takes >> i & 1;
+            return has_option(rule, i);
     return false;
 }

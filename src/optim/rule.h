@@ -71,7 +71,7 @@ typedef struct kiln_optim_state_shape {
 typedef struct kiln_optim_rule kiln_optim_rule;
 struct kiln_optim_rule {
     kiln_op op;     /* its name; the operations of all updates of a step are parts of it */
-    uint32_t takes; /* a bit for each option it has: KILN_TAKES(LR) | … */
+    uint32_t takes; /* a bit for each option it has beside those that all have: KILN_TAKES(LR) | … */
     kiln_optim_options defaults;
     const char *state[KILN_OPTIM_STATES]; /* names as PyTorch's */
     /* Whether a parameter has the state, and of which shape. NULL: all of them, like the parameter. */
@@ -108,9 +108,11 @@ enum {
     KILN_OPTION_ITERATIONS,
     KILN_OPTION_MATCH_RMS,
     KILN_OPTION_ADAMW,
+    KILN_OPTION_MASTER_WEIGHTS,
     KILN_OPTIONS
 };
 #define KILN_TAKES(option) (1u << KILN_OPTION_##option)
+#define KILN_ALL_TAKE      KILN_TAKES(MASTER_WEIGHTS)
 
 /* ---- What rules share: also number.h ---- */
 

@@ -58,7 +58,7 @@ const kiln_optim_rule *kiln_optim_find(const char *name)
 void kiln_optim_defaults_(const char *name, kiln_optim_options *to, size_t size)
 {
     const kiln_optim_rule *rule = kiln_optim_find(name);
-    kiln_optim_options options = rule ? rule->defaults : (kiln_optim_options){0};
+    kiln_optim_options options = rule ? kiln_optim_defaults_of(rule) : (kiln_optim_options){0};
     options.size = size;
     options.exact = true;
     KILN_GIVE_SIZED(to, size, options);

@@ -4,12 +4,13 @@
 #include "core/counts.h"
 #include "core/fail.h"
 #include "optim/optim.h"
+#include "tensor/scope.h"
 
 static int64_t count_states(const kiln_optim *o)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < o->nparams; i++)
-        for (int k = 0; k < KILN_OPTIM_STATES; k++)
+        for (int k = 0; k < KILN_OPTIM_SLOTS; k++)
             n += o->params[i].state[k] != NULL;
     return n;
 }
@@ -31,9 +32,8 @@ static bool make_names(kiln_optim *o, int64_t count)
     if (!KILN_GROW(o->list, o->list_capacity, count) || !KILN_GROW(o->names, o->names_capacity, count))
         return false;
     for (int64_t i = 0; i < o->nparams; i++)
-        for (int k = 0; k < KILN_OPTIM_STATES; k++)
-            if (o->params[i].state[k] &&
-                !add_name(o, o->params[i].name, kiln_optim_rule_of(o, &o->params[i])->state[k]))
+        for (int k = 0; k < KILN_OPTIM_SLOTS; k++)
+            if (o->params[i].state[k] && !add_name(o, o->params[i].name, kiln_optim_slot_name(o, &o->params[i], k)))
                 return false;
     return add_name(o, "", "skipped");
 }
@@ -73,12 +73,24 @@ static bool note_skipped(kiln_optim *o)
     return true;
 }
 
+/* A master that no step has filled yet is shown as what the first one will make of it. */
+static bool begin_master(kiln_optim_param *p)
+{
+    kiln_tensor *master = p->state[KILN_OPTIM_MASTER];
+    if (!master || p->steps || p->began || p->tensor->storage->shape_only)
+        return true;
+    kiln_inner_scope
+        kiln_no_grad
+            p->began = kiln_assign(master, p->tensor);
+    return p->began;
+}
+
 kiln_params kiln_optim_state(kiln_optim *o)
 {
     if (!kiln_optim_given(o, "optimizer") || !kiln_optim_settle(o) || !kiln_optim_stop_clocks(o))
         return (kiln_params){0};
     for (int64_t i = 0; i < o->nparams; i++)
-        if (!kiln_optim_place_state(o, &o->params[i]))
+        if (!kiln_optim_place_state(o, &o->params[i]) || !begin_master(&o->params[i]))
             return (kiln_params){0};
     int64_t states = count_states(o), n = 0;
     if (!states)
@@ -86,7 +98,7 @@ kiln_params kiln_optim_state(kiln_optim *o)
     if (!note_skipped(o) || (o->nlist != states + 1 && !make_names(o, states + 1)))
         return (kiln_params){0};
     for (int64_t i = 0; i < o->nparams; i++)
-        for (int k = 0; k < KILN_OPTIM_STATES; k++)
+        for (int k = 0; k < KILN_OPTIM_SLOTS; k++)
             if (o->params[i].state[k])
                 o->list[n++] = o->params[i].state[k];
     o->list[n] = o->skipped;

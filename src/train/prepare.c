@@ -23,6 +23,8 @@ static bool fill_options(kiln_training *t, int64_t samples)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!(all[i].value >= 0))
             return kiln_fail(KILN_E_ARGUMENT, "fit", "%s is %g: it must not be negative", all[i].name, all[i].value);
+    if (o->save_dtype && !kiln_dtype_is_float(o->save_dtype))
+        return kiln_fail(KILN_E_DTYPE, "fit", "weights cannot be saved as %s", kiln_dtype_name(o->save_dtype));
     if (o->ncallbacks && !o->callbacks)
         return kiln_fail(KILN_E_ARGUMENT, "fit", "there are %d callbacks, but .callbacks is NULL", o->ncallbacks);
     for (int i = 0; i < o->ncallbacks; i++)

@@ -177,7 +177,9 @@ bool kiln_training_save_best(kiln_training *t)
     if (!t->o.checkpoint)
         return true;
     char *path = best_path(t->o.checkpoint);
-    bool done = path && kiln_safetensors_save(path, kiln_state(t->model), t->o.nmeta, t->o.meta);
+    kiln_params state = kiln_state(t->model);
+    bool done = path && (t->o.save_dtype ? kiln_safetensors_save_as(path, state, t->o.nmeta, t->o.meta, t->o.save_dtype)
+                                         : kiln_safetensors_save(path, state, t->o.nmeta, t->o.meta));
     kiln_free(path);
     return done;
 }
