@@ -50,7 +50,8 @@ static void write_step(const loop *l, kiln_tensor *x, kiln_tensor *y)
 {
     kiln_tensor *out = forward(l, x);
     kiln_zero_grad(l->optim);
-    kiln_backward(kiln_cross_entropy(kiln_reshape(out, KILN_SHAPE(-1, l->s->classes)), kiln_reshape(y, KILN_SHAPE(-1))));
+    kiln_backward(
+        kiln_cross_entropy(kiln_reshape(out, KILN_SHAPE(-1, l->s->classes)), kiln_reshape(y, KILN_SHAPE(-1))));
     kiln_optim_step(l->optim);
     kiln_zero_grad(l->optim);
 }

@@ -297,7 +297,7 @@ static void count_scope_handles(int sign)
 
 /* ---- Looking without running ---- */
 
-/* The plan of what is pending, with a reference; NULL with an error. */
+/* The plan of what is pending, with a reference; NULL with an error. `found` NULL: one to be looked at only. */
 static kiln_plan *plan_pending(const char *who, bool *found)
 {
     kiln_trace *tr = kiln_trace_current();
@@ -307,7 +307,9 @@ static kiln_plan *plan_pending(const char *who, bool *found)
         return kiln_fail(KILN_E_STATE, who, "nothing is pending: record a step first, and read no value of it");
     int64_t ncode = tr->ncode;
     count_scope_handles(1); /* as at the end of the step: what only open scopes hold will be gone */
-    kiln_plan *p = list_results(tr) && finish_code(tr) ? get_plan(tr, found) : NULL;
+    kiln_plan *p = NULL;
+    if (list_results(tr) && finish_code(tr))
+        p = found ? get_plan(tr, found) : kiln_plan_draw(tr);
     count_scope_handles(-1);
     tr->ncode = ncode; /* what was appended describes this moment, not the segment */
     return p;
@@ -330,6 +332,15 @@ bool kiln_plan_pending_(kiln_plan_info *info, size_t size)
         const kiln_plan_info own = info_of(p, found);
         KILN_GIVE_SIZED(info, size, own);
     }
+    kiln_plan_unref(p);
+    return p != NULL;
+}
+
+bool kiln_plan_sketch(kiln_plan_info *info)
+{
+    kiln_plan *p = plan_pending("plan_pending", NULL);
+    if (p)
+        *info = info_of(p, false);
     kiln_plan_unref(p);
     return p != NULL;
 }

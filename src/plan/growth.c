@@ -60,7 +60,6 @@ static void count_vote(const kiln_value *v, vote *of)
         of->bytes += (double)kiln_count(v->ndim, v->shape) * (double)kiln_dtype_size((kiln_dtype)v->dtype);
 }
 
-
 static bool is_better(const vote *a, const vote *b)
 {
     if (a->items != b->items)

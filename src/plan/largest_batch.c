@@ -2,14 +2,6 @@
 #include "core/fail.h"
 #include "plan/growth.h"
 
-/* Where between the two the answer lies if memory grows evenly between them; never one of them. */
-static int64_t between(int64_t low, double low_spare, int64_t high, double high_spare)
-{
-    double share = low_spare / (low_spare - high_spare);
-    int64_t guess = low + (int64_t)(share * (double)(high - low));
-    return guess <= low ? low + 1 : guess >= high ? high - 1 : guess;
-}
-
 /* What is left over with this batch, when a smaller one takes less memory itself; negative: it does not fit. Other
  * sizes may be fused in other ways, which was seen to make up to 1.4 % (a transformer): so much is kept free. */
 static double spare(const kiln_growth *g, int64_t batch, double left)
@@ -28,7 +20,7 @@ static int64_t search(const kiln_growth *g, int64_t left)
     if (high_spare >= 0)
         return 0; /* the sizes that were found do not explain what the plan takes */
     for (int turn = 0; high - low > 1 + low / 200; turn++) {
-        int64_t middle = turn % 3 == 2 ? low + (high - low) / 2 : between(low, low_spare, high, high_spare);
+        int64_t middle = turn % 3 == 2 ? low + (high - low) / 2 : kiln_growth_between(low, low_spare, high, high_spare);
         double here = spare(g, middle, (double)left);
         if (here >= 0) {
             low = middle;

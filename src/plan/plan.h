@@ -198,7 +198,11 @@ struct kiln_trace;
 /* Plans the pending segment of `tr`, whose kept values and commits are known, and lowers it. `wild`: words of its code,
  * offsets, that come with each run. One reference; NULL with an error. */
 kiln_plan *kiln_plan_build(struct kiln_trace *tr, const kiln_wild *wild, int64_t nwild);
+kiln_plan *kiln_plan_draw(struct kiln_trace *tr); /* the same to be looked at: not lowered, it cannot run */
 void kiln_plan_unref(kiln_plan *plan);
+
+/* Figures of what is pending, planned to be looked at: neither lowered nor kept. False with an error. */
+bool kiln_plan_sketch(kiln_plan_info *info);
 
 /* The cache. A found plan comes with a reference; an added one is shared from then on. */
 kiln_plan *kiln_plan_find(uint64_t hash, const int64_t *code, int64_t ncode);

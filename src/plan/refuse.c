@@ -10,7 +10,7 @@
 #include "tensor/memory.h"
 #include "trace/trace.h"
 
-enum { LARGEST = 5 };
+enum { LARGEST = 5 }; /* tensors that are named, where they are not small beside the first */
 
 /* What is known about a step that does not fit. */
 typedef struct refusal {
@@ -183,7 +183,7 @@ static void say_largest(text *t, const refusal *r)
     for (int n = 0; n < LARGEST; n++) {
         size_t before = t->used;
         const kiln_buffer *b = said[n] = next_largest(r, said, n);
-        bool ok = b && say(t, n ? ", " : ". Largest: ") &&
+        bool ok = b && b->bytes > said[0]->bytes / 100 && say(t, n ? ", " : ". Largest: ") &&
                   (b->place == KILN_IN_SLOT ? say_slot(t, r->tr, b) : say_made(t, r, b)) &&
                   say(t, " %.2f MiB", mib(b->bytes));
         if (ok)
@@ -207,15 +207,36 @@ static void say_others(text *t, kiln_device device)
         (double)info.memory_total / (1 << 30), device == KILN_CPU ? "this machine" : kiln_device_name(device));
 }
 
+typedef struct share {
+    const char *name;
+    int64_t bytes;
+} share;
+
+/* ". In use: parameters 1.20, optimizer 2.40 MiB", without those that have none. */
+static void say_shares(text *t, const char *beginning, const share *all, int n)
+{
+    bool any = false;
+    for (int i = 0; i < n; i++)
+        if (all[i].bytes > 0) {
+            say(t, "%s%s %.2f", any ? ", " : beginning, all[i].name, mib(all[i].bytes));
+            any = true;
+        }
+    if (any)
+        say(t, " MiB");
+}
+
 static void say_roles(text *t, const refusal *r)
 {
     const int64_t *use = r->in_use, *add = r->at_peak;
-    say(t, ". In use: parameters %.2f, optimizer %.2f, gradients %.2f, data %.2f MiB", mib(use[KILN_ROLE_PARAMETER]),
-        mib(use[KILN_ROLE_OPTIMIZER]), mib(use[KILN_ROLE_GRADIENT]),
-        mib(use[KILN_ROLE_DATA] + use[KILN_ROLE_DATASET]));
-    say(t, "; at its peak the step adds activations %.2f, gradients %.2f, workspace %.2f MiB",
-        mib(add[KILN_ROLE_ACTIVATION] + add[KILN_ROLE_DATA]), mib(add[KILN_ROLE_GRADIENT]),
-        mib(add[KILN_ROLE_WORKSPACE]));
+    const share there[] = {{"parameters", use[KILN_ROLE_PARAMETER]},
+                           {"optimizer", use[KILN_ROLE_OPTIMIZER]},
+                           {"gradients", use[KILN_ROLE_GRADIENT]},
+                           {"data", use[KILN_ROLE_DATA] + use[KILN_ROLE_DATASET]}};
+    const share more[] = {{"activations", add[KILN_ROLE_ACTIVATION] + add[KILN_ROLE_DATA]},
+                          {"gradients", add[KILN_ROLE_GRADIENT]},
+                          {"workspace", add[KILN_ROLE_WORKSPACE]}};
+    say_shares(t, ". In use: ", there, 4);
+    say_shares(t, ". The step adds at its peak: ", more, 3);
 }
 
 /* Always false. The batch is looked for before the error is raised, so that its hint stays the error's. */

@@ -11,6 +11,8 @@
 static bool fill_options(kiln_training *t, int64_t samples)
 {
     kiln_fit_options *o = &t->o;
+    t->auto_batch = o->batch == KILN_BATCH_AUTO;
+    o->batch = t->auto_batch ? 1 : o->batch; /* until it is found */
     const struct {
         const char *name;
         double value;
@@ -115,7 +117,14 @@ static bool place_loader(kiln_training *t, kiln_dataset *train)
                                  : kiln_loader_seek(t->loader, t->epoch + 1, 0);
 }
 
-bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
+static bool open_log(kiln_training *t)
+{
+    bool ok = kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->log_mark);
+    t->log.device = t->device;
+    return ok;
+}
+
+bool kiln_training_equip(kiln_training *t, kiln_dataset *train)
 {
     kiln_random_state random = kiln_random_get();
     bool fits = fill_options(t, kiln_data_count(train)) && check_data(t, train);
@@ -129,9 +138,15 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
     }
     if (!t->optim)
         return false;
-    notice_normalised_twice(t);
     kiln_zero_grad(t->optim);
-    return kiln_meter_init(&t->meter, &t->task, t->device, false) && kiln_training_resume(t) &&
-           place_loader(t, train) &&
-           kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->log_mark);
+    return kiln_meter_init(&t->meter, &t->task, t->device, false);
+}
+
+bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
+{
+    if (!kiln_training_equip(t, train))
+        return false;
+    notice_normalised_twice(t);
+    return kiln_training_resume(t) && (!t->auto_batch || kiln_training_find_batch(t, train)) &&
+           place_loader(t, train) && open_log(t);
 }
