@@ -467,7 +467,8 @@ static void check_refused_step(kiln_device device, double share, bool by_size)
     assert_false(net_step(&net, BATCH, 3));
     const kiln_error *e = kiln_last_error();
     assert_int_equal(e->code, KILN_E_MEMORY);
-    static const char *const words[] = {"step", "MiB", "activations", "gradients", "workspace"};
+    static const char *const words[] = {
+        "step", "MiB", "activations", "Largest: ", "net.0.weight [", "the batch [512, "};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         assert_true(strstr(e->message, words[i]) || strstr(e->operation, words[i]));
     assert_non_null(strstr(e->message, kiln_device_name(device)));
@@ -479,13 +480,12 @@ static void check_refused_step(kiln_device device, double share, bool by_size)
     assert_int_equal(instead, BATCH);
     assert_true(net_equals(&net, values));
 
-    int64_t low = 0, high = BATCH; /* low fits, high does not */
-    while (high - low > 1) {
-        int64_t middle = (low + high) / 2;
-        *(fits(&net, middle) ? &low : &high) = middle;
-    }
-    if (suggested < 1 || suggested > low || suggested * 2 < low)
-        fail_msg("with %g of the memory a batch of %lld was suggested, but %lld fit", share, suggested, (long long)low);
+    int64_t most = BATCH - 1; /* that fits; one between may not, where a product wants more scratch memory */
+    while (most > 0 && !fits(&net, most))
+        most--;
+    if (suggested < 1 || suggested > most || suggested + suggested / 10 + 2 < most)
+        fail_msg("with %g of the memory a batch of %lld was suggested, but %lld fit", share, suggested,
+                 (long long)most);
     assert_true(fits(&net, suggested));
     kiln_memory_set_limit(device, 0);
     control(0, KILN_SIM_MEMORY, 0);

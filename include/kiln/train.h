@@ -92,10 +92,13 @@ typedef enum kiln_fit_memory {
     KILN_FIT_LOCAL  /* the same, and batch norm takes the statistics of each part */
 } kiln_fit_memory;
 
+/* For the batch of kiln_fit: the largest that fits into the device's memory, found from the plan of its step. */
+#define KILN_BATCH_AUTO ((int64_t)-1)
+
 typedef struct kiln_fit_options {
     size_t size;            /* of the struct; the macros set it */
     int64_t epochs;         /* 1 */
-    int64_t batch;          /* 32 */
+    int64_t batch;          /* 32; KILN_BATCH_AUTO: see kiln_forecast. A run that is resumed keeps its batch */
     kiln_dataset *validate; /* looked at after each epoch */
     kiln_optim *optim;      /* NULL: adam with its defaults */
     kiln_schedule *schedule;
@@ -156,6 +159,33 @@ static inline kiln_history kiln_fit_with(kiln_module *model, kiln_dataset *train
     kiln_history history;
     kiln_fit_(model, train, options, &history, sizeof history);
     return history;
+}
+
+/* What a step of kiln_fit will take of its device, in bytes. */
+typedef struct kiln_forecast {
+    int64_t batch;     /* samples; 0: not even one fits, or an error */
+    uint64_t in_use;   /* what is there already, with the optimizer's state and the data set */
+    uint64_t batches;  /* that the loader prepares ahead, on the device */
+    uint64_t step;     /* the plan's peak: activations, gradients, workspace, results */
+    uint64_t overhead; /* the device's own: context and libraries */
+    uint64_t peak;     /* all of these together, or what validating takes where that is more */
+    uint64_t room;     /* what may be used in all: the limit, or what is free beside it */
+    uint64_t reserved_[4];
+} kiln_forecast;
+
+/* Plans the step that kiln_fit would train with; nothing is computed. The optimizer's state is made, and the data set
+ * put on the device, as fit would. `.batch` is the one to look at (32), or KILN_BATCH_AUTO: the largest one that fits
+ * into the device's limit or, without one, into what it has free, less a part for what cannot be foreseen; never more
+ * than there are samples. For the same limit it is always the same. */
+#define kiln_fit_forecast(...) KILN_CALL2_(kiln_fit_forecast_with, kiln_fit_options, __VA_ARGS__, )
+KILN_API bool kiln_fit_forecast_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options,
+                                 kiln_forecast *forecast, size_t size);
+static inline kiln_forecast kiln_fit_forecast_with(kiln_module *model, kiln_dataset *train,
+                                                   const kiln_fit_options *options)
+{
+    kiln_forecast forecast;
+    kiln_fit_forecast_(model, train, options, &forecast, sizeof forecast);
+    return forecast;
 }
 
 typedef struct kiln_evaluate_options {

@@ -22,7 +22,7 @@ enum { EXIT_INTERRUPTED = 130, MAX_OPTIONS = 40, MAX_COUNTS = 16 };
 typedef enum option_kind {
     OPTION_FLAG,   /* takes no value */
     OPTION_CHOICE, /* takes none, or one of `words` behind a '=' */
-    OPTION_COUNT,  /* a whole number, min … max */
+    OPTION_COUNT,  /* a whole number, min … max, or one of the words */
     OPTION_NUMBER, /* a number, min … max */
     OPTION_COUNTS, /* whole numbers with commas between them, MAX_COUNTS at most */
     OPTION_SIZE,   /* bytes: 800000, 512M, 2G */

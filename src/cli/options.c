@@ -197,7 +197,10 @@ static int check_value(const option *o, const char *value)
     double x;
     uint64_t size;
     switch (o->kind) {
-    case OPTION_COUNT: return parse_count(value, &n) && in_range(o, (double)n) ? 0 : out_of_range(o, value);
+    case OPTION_COUNT:
+        if (o->words && is_word(o->words, value))
+            return 0;
+        return parse_count(value, &n) && in_range(o, (double)n) ? 0 : out_of_range(o, value);
     case OPTION_NUMBER: return parse_number(value, &x) && in_range(o, x) ? 0 : out_of_range(o, value);
     case OPTION_COUNTS: return check_counts(o, value);
     case OPTION_CHOICE:

@@ -5,7 +5,7 @@
 
 static const option options[] = {
     {"model", 0, OPTION_TEXT, "MODEL", "name[:key=value,...] or FILE.yaml (mlp)", 0, 0, "<models>"},
-    {"batch", 0, OPTION_COUNT, "N", "samples at once (32)", 1, 1e9, NULL},
+    {"batch", 0, OPTION_COUNT, "N", "samples at once (32), or auto: the largest that fits", 1, 1e9, "auto"},
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (the model's own)", 1, 1 << 20, NULL},
     {"optim", 0, OPTION_WORD, "NAME", "(adam)", 0, 0, "<optimizers>"},
     {"mem-limit", 0, OPTION_SIZE, "SIZE", "find the largest batch that fits: 512M, 2G", 0, 0, NULL},
@@ -59,7 +59,8 @@ static bool fits(step *s, int64_t batch, uint64_t limit, kiln_device device, int
     return !*code && need_of(s, &info) <= limit;
 }
 
-static int say_largest(step *s, uint64_t limit, kiln_device device)
+/* *batch: the largest that fits, 0: none. */
+static int find_largest(step *s, uint64_t limit, kiln_device device, int64_t *batch)
 {
     int64_t fitting = 0, too_large = 1;
     int code = 0;
@@ -71,6 +72,14 @@ static int say_largest(step *s, uint64_t limit, kiln_device device)
         int64_t middle = fitting + (too_large - fitting) / 2;
         *(fits(s, middle, limit, device, &code) ? &fitting : &too_large) = middle;
     }
+    *batch = fitting;
+    return code;
+}
+
+static int say_largest(step *s, uint64_t limit, kiln_device device)
+{
+    int64_t fitting;
+    int code = find_largest(s, limit, device, &fitting);
     if (code)
         return code;
     if (fitting)
@@ -129,6 +138,19 @@ static int say_layers(const network *n, int64_t batch)
     return 0;
 }
 
+/* --batch auto: what fits into --mem-limit or what the device has free. */
+static int choose_batch(const arguments *a, step *s, kiln_device device, int64_t *batch)
+{
+    kiln_device_info about;
+    if (!kiln_device_describe(device, &about))
+        return fail_kiln();
+    uint64_t limit = size_of(a, "mem-limit", about.memory_free);
+    int code = find_largest(s, limit, device, batch);
+    if (!code && !*batch)
+        code = fail(EX_OSERR, "--batch auto: not even a batch of 1 fits into %s", show_size(limit));
+    return code ? code : step_set_batch(s, *batch, device);
+}
+
 static int plan_step(const arguments *a, network *n, kiln_device device)
 {
     const char *optim = text_of(a, "optim", "adam");
@@ -137,6 +159,8 @@ static int plan_step(const arguments *a, network *n, kiln_device device)
     kiln_plan_info info;
     char *text = NULL;
     int code = step_make(&s, n, optim, batch, device);
+    if (!code && !strcmp(text_of(a, "batch", ""), "auto"))
+        code = choose_batch(a, &s, device, &batch);
     if (!code && given(a, "summary"))
         code = say_layers(n, batch);
     if (!code)

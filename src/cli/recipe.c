@@ -276,6 +276,7 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
                   .flip = given(a, "flip") || meta_number(kept, "flip", 0) != 0,
                   .amp = given(a, "amp") ? amp_of(a) : amp_kept(kept),
                   .crop = count_from(&from, "crop", 0)};
+    r->find_batch = !strcmp(text_of(a, "batch", ""), "auto") && isnan(meta_number(kept, "batch", NAN));
     text_from(&from, "optim", d->optim, r->optim, sizeof r->optim);
     text_from(&from, "schedule", d->schedule, r->schedule, sizeof r->schedule);
     bool own_optim = !strcmp(r->optim, d->optim);
@@ -284,17 +285,24 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
                 : !strcmp(r->optim, "rmsprop") ? 1e-3
                                                : kiln_optim_defaults(r->optim).lr;
     r->lr = number_from(&from, "lr", lr);
+    if (r->momentum < 0 && !strcmp(r->optim, "sgd"))
+        r->momentum = 0.9;
+    if (from.code || (from.code = check_effect(r, &from)))
+        return from.code;
+    return schedule_check(r->schedule);
+}
+
+int recipe_length(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept)
+{
+    const defaults *d = defaults_for(n);
+    origin from = {.a = a, .kept = kept};
     r->warmup = count_from(&from, "warmup", given(a, "schedule") ? 0 : d->warmup);
     int64_t limit = count_of(a, "limit", 0), an_epoch = steps_an_epoch(r, samples);
     bool by_limit = limit > 0 && an_epoch > 0;
     r->epochs = count_from(&from, "epochs", by_limit ? (limit - 1) / an_epoch + 1 : d->epochs);
     if (!from.code)
         fit_warmup(r, a, samples, limit);
-    if (r->momentum < 0 && !strcmp(r->optim, "sgd"))
-        r->momentum = 0.9;
-    if (from.code || (from.code = check_effect(r, &from)))
-        return from.code;
-    return schedule_check(r->schedule);
+    return from.code;
 }
 
 int recipe_check_images(const recipe *r, const kiln_data_info *data)

@@ -9,13 +9,17 @@ typedef struct recipe {
     int64_t epochs, batch, accumulate, warmup, early_stop, seed;
     double lr, weight_decay, momentum, clip, ema; /* weight_decay, momentum < 0: the optimizer's own default */
     bool no_shuffle, flip;
-    kiln_dtype amp; /* 0: none */
+    kiln_dtype amp;  /* 0: none */
+    bool find_batch; /* --batch auto: it is found when model and optimizer are there, and kept in the run */
     int64_t crop;
     char optim[16], schedule[96];
 } recipe;
 
-/* kept: the JSON object of the run that is resumed, or NULL. */
+/* kept: the JSON object of the run that is resumed, or NULL. The second one, once the batch is known: epochs and
+ * warm-up.
+ */
 int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept);
+int recipe_length(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept);
 /* A JSON object, with the model as the user named it; freed by the caller. */
 char *recipe_meta(const recipe *r, const char *model);
 

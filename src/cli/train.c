@@ -22,7 +22,7 @@ static const option options[] = {
     OPTION_AMP,
     {"epochs", 0, OPTION_COUNT, "N", "passes over the data (8; resnets 5, vit 10)", 1, 1e9, NULL},
     {"limit", 0, OPTION_COUNT, "N", "stop after N optimizer steps", 1, 1e15, NULL},
-    {"batch", 0, OPTION_COUNT, "N", "samples at once (64; text 32)", 1, 1e9, NULL},
+    {"batch", 0, OPTION_COUNT, "N", "samples at once (64; text 32); auto: what fits", 1, 1e9, "auto"},
     {"accumulate", 0, OPTION_COUNT, "N", "batches whose gradients make a step (1)", 1, 1e9, NULL},
     {"lr", 0, OPTION_NUMBER, "RATE", "learning rate (1e-3; by model and optimizer)", 1e-12, 1e6, NULL},
     {"optim", 0, OPTION_WORD, "NAME", "(adam; adamw)", 0, 0, "<optimizers>"},
@@ -145,26 +145,6 @@ static int load_init(training *t)
     return code;
 }
 
-static int set_up(training *t)
-{
-    const recipe *r = &t->recipe;
-    int64_t samples = kiln_data_count(t->data.train);
-    int code = recipe_choose(&t->recipe, t->a, &t->net, samples, t->kept_recipe);
-    if (!code)
-        code = recipe_check_images(r, &t->data.info);
-    if (code)
-        return code;
-    kiln_manual_seed((uint64_t)r->seed);
-    code = network_build(&t->net, &t->data.info, t->device);
-    if (code)
-        return code;
-    if (given(t->a, "init") && (code = load_init(t)))
-        return code;
-    if (!(t->optim = recipe_optim(r, t->net.module)) || (r->ema > 0 && !(t->ema = kiln_ema_new(t->net.module, r->ema))))
-        return fail_kiln();
-    return recipe_schedule(r, t->optim, samples, &t->schedule);
-}
-
 /* ---- Training ---- */
 
 /* What is noticed while it trains is said then, not hours later. */
@@ -186,20 +166,91 @@ static kiln_dtype save_dtype(const arguments *a)
     return 0;
 }
 
-static kiln_history fit(training *t, const kiln_meta *meta, int nmeta, const char *about)
+static kiln_fit_options fit_options(const training *t)
 {
     static const kiln_callback notices = {.step = tell_notices};
     const recipe *r = &t->recipe;
-    return kiln_fit(t->net.module, t->data.train, .epochs = r->epochs, .batch = r->batch, .validate = t->data.test,
-                    .optim = t->optim, .schedule = t->schedule, .loss = t->net.loss, .metrics = t->net.metrics,
-                    .accumulate = r->accumulate, .clip_norm = r->clip, .ema = t->ema, .early_stop = r->early_stop,
-                    .seed = (uint64_t)r->seed, .no_shuffle = r->no_shuffle,
-                    .augment = {.flip = r->flip, .crop = (int)r->crop}, .workers = (int)count_of(t->a, "workers", 1),
-                    .limit = count_of(t->a, "limit", 0), .checkpoint = t->folder,
-                    .save_steps = count_of(t->a, "save-every", 0), .resume = t->resume, .nmeta = nmeta, .meta = meta,
-                    .log = t->log, .log_steps = count_of(t->a, "log-every", 0), .about = about,
-                    .progress = t->quiet ? NULL : stdout, .autocast = r->amp, .callbacks = &notices, .ncallbacks = 1,
-                    .stop = &asked_to_stop, .save = &asked_to_save, .save_dtype = save_dtype(t->a));
+    return (kiln_fit_options){.size = sizeof(kiln_fit_options),
+                              .epochs = r->epochs,
+                              .batch = r->batch,
+                              .validate = t->data.test,
+                              .optim = t->optim,
+                              .schedule = t->schedule,
+                              .loss = t->net.loss,
+                              .metrics = t->net.metrics,
+                              .accumulate = r->accumulate,
+                              .clip_norm = r->clip,
+                              .ema = t->ema,
+                              .early_stop = r->early_stop,
+                              .seed = (uint64_t)r->seed,
+                              .no_shuffle = r->no_shuffle,
+                              .augment = {.flip = r->flip, .crop = (int)r->crop},
+                              .workers = (int)count_of(t->a, "workers", 1),
+                              .limit = count_of(t->a, "limit", 0),
+                              .checkpoint = t->folder,
+                              .save_steps = count_of(t->a, "save-every", 0),
+                              .resume = t->resume,
+                              .log = t->log,
+                              .log_steps = count_of(t->a, "log-every", 0),
+                              .progress = t->quiet ? NULL : stdout,
+                              .autocast = r->amp,
+                              .callbacks = &notices,
+                              .ncallbacks = 1,
+                              .stop = &asked_to_stop,
+                              .save = &asked_to_save,
+                              .save_dtype = save_dtype(t->a)};
+}
+
+/* What a step takes, and the batch where that is to be found. */
+static int plan_memory(training *t)
+{
+    kiln_fit_options o = fit_options(t);
+    o.batch = t->recipe.find_batch ? KILN_BATCH_AUTO : o.batch;
+    t->planned = kiln_fit_forecast_with(t->net.module, t->data.train, &o);
+    if (!kiln_ok())
+        return fail_kiln();
+    if (!t->planned.batch) {
+        fail(EX_OSERR, "--batch auto: not even a batch of 1 fits into %s", show_size(t->planned.room));
+        hint("a smaller model needs less; --mem-limit, where it was given, is what may be used");
+        return EX_OSERR;
+    }
+    t->recipe.batch = o.batch = t->planned.batch;
+    if (t->recipe.amp && !t->quiet) {
+        o.autocast = KILN_F32;
+        t->planned_plain = kiln_fit_forecast_with(t->net.module, t->data.train, &o).peak;
+    }
+    return kiln_ok() ? 0 : fail_kiln();
+}
+
+static int set_up(training *t)
+{
+    const recipe *r = &t->recipe;
+    int64_t samples = kiln_data_count(t->data.train);
+    int code = recipe_choose(&t->recipe, t->a, &t->net, samples, t->kept_recipe);
+    if (!code)
+        code = recipe_check_images(r, &t->data.info);
+    if (code)
+        return code;
+    kiln_manual_seed((uint64_t)r->seed);
+    code = network_build(&t->net, &t->data.info, t->device);
+    if (code)
+        return code;
+    if (given(t->a, "init") && (code = load_init(t)))
+        return code;
+    if (!(t->optim = recipe_optim(r, t->net.module)) || (r->ema > 0 && !(t->ema = kiln_ema_new(t->net.module, r->ema))))
+        return fail_kiln();
+    if ((code = plan_memory(t)) || (code = recipe_length(&t->recipe, t->a, &t->net, samples, t->kept_recipe)))
+        return code;
+    return recipe_schedule(r, t->optim, samples, &t->schedule);
+}
+
+static kiln_history fit(training *t, const kiln_meta *meta, int nmeta, const char *about)
+{
+    kiln_fit_options o = fit_options(t);
+    o.nmeta = nmeta;
+    o.meta = meta;
+    o.about = about;
+    return kiln_fit_with(t->net.module, t->data.train, &o);
 }
 
 static int fit_and_tell(training *t)

@@ -15,6 +15,16 @@ static void say_augmenting(const recipe *r)
     printf("\n");
 }
 
+/* The batch that --batch auto has found. */
+static void say_batch(const training *t)
+{
+    const kiln_forecast *f = &t->planned;
+    bool all = f->batch == kiln_data_count(t->data.train);
+    printf("batch    %s: %s %s", show_count(f->batch), all ? "all samples fit into" : "the largest that fits into",
+           show_size(f->room));
+    printf(" (planned peak %s)\n", show_size(f->peak));
+}
+
 void say_start(const training *t)
 {
     kiln_device_info info = {0};
@@ -46,6 +56,8 @@ void say_start(const training *t)
     if (r->warmup > 0)
         printf(" after %s steps of warm-up", show_count(r->warmup));
     printf("\n");
+    if (r->find_batch)
+        say_batch(t);
     fflush(stdout);
 }
 
@@ -64,6 +76,15 @@ static void say_best(const kiln_history *h)
             printf(", perplexity %.2f", r->perplexity);
         printf("\n");
     }
+}
+
+static void say_memory(const training *t, uint64_t used)
+{
+    printf("\nUsed at most %s of memory on %s", show_size(used), kiln_device_name(t->device));
+    if (t->planned.peak)
+        printf("; planned were %s", show_size(t->planned.peak));
+    if (t->planned_plain > t->planned.peak)
+        printf(", %s less than without --amp", show_size(t->planned_plain - t->planned.peak));
 }
 
 void say_end(const training *t, const kiln_history *h, double seconds)
@@ -88,7 +109,7 @@ void say_end(const training *t, const kiln_history *h, double seconds)
                last->skipped == 1 ? " was" : "s were");
     kiln_memory_stats memory;
     if (kiln_memory_get_stats(t->device, &memory))
-        printf("\nUsed at most %s of memory on %s", show_size(memory.peak), kiln_device_name(t->device));
+        say_memory(t, memory.peak + memory.overhead);
     printf("\n");
 }
 
@@ -166,8 +187,11 @@ char *about_run(const training *t)
 {
     const recipe *r = &t->recipe;
     char *line = command_line(t), *model = shown_text(t->net.given), *data = shown_text(t->data.origin);
-    json_t *o = json_pack("{s:s, s:s, s:f, s:s, s:I, s:s}", "model", model, "data", data, "lr", r->lr, "schedule",
-                          r->schedule, "warmup", (json_int_t)r->warmup, "command", line);
+    json_t *o = json_pack("{s:s, s:s, s:f, s:s, s:I, s:s, s:I}", "model", model, "data", data, "lr", r->lr, "schedule",
+                          r->schedule, "warmup", (json_int_t)r->warmup, "command", line, "planned_peak",
+                          (json_int_t)t->planned.peak);
+    if (t->planned_plain)
+        json_object_set_new(o, "planned_peak_without_amp", json_integer((json_int_t)t->planned_plain));
     char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);
     free(line);

@@ -15,6 +15,8 @@ typedef struct training {
     kiln_ema *ema;
     const char *folder;
     char *log, *curve;
+    kiln_forecast planned;  /* what a step takes */
+    uint64_t planned_plain; /* its peak without --amp; 0: not looked at */
     saved kept; /* of the run that is resumed: its newest checkpoint's weights, open until the network is built */
     char *kept_model, *kept_data, *kept_recipe; /* what it says about itself */
     char *moved, *moved_log;                    /* where the run that was in the folder, and the log, are now */

@@ -54,6 +54,11 @@ uint64_t kiln_available(void)
     return least;
 }
 
+uint64_t kiln_resident_set(void)
+{
+    return number_behind("/proc/self/status", "VmRSS:", 0) * 1024;
+}
+
 bool kiln_fits_memory(uint64_t bytes, const char *what, const char *operation)
 {
     uint64_t there = bytes > SMALL ? kiln_available() : UINT64_MAX;

@@ -9,6 +9,9 @@
  * where the system does not tell. */
 uint64_t kiln_available(void);
 
+/* Bytes of memory that this process has; 0 where the system does not tell. */
+uint64_t kiln_resident_set(void);
+
 /* False with KILN_E_MEMORY when `what` ("mnist.gz"), which takes so many bytes, does not fit. Small ones are not looked
  * at. */
 bool kiln_fits_memory(uint64_t bytes, const char *what, const char *operation);

@@ -14,8 +14,11 @@
 #include "core/sized.h"
 #include "data/augment.h"
 #include "data/feed.h"
+#include "data/loader.h"
 #include "data/resident.h"
 #include "data/ring.h"
+#include "tensor/memory.h"
+#include "trace/shapes.h"
 
 enum { MOST_PREFETCH = 4096 };
 static const double USUAL_SHARE = 0.25; /* of a device's memory, for a data set */
@@ -60,6 +63,20 @@ static bool check_options(const kiln_dataset *d, kiln_loader_options *o)
         return kiln_fail(KILN_E_MEMORY, "loader_new", "a batch of %lld samples of %zu bytes does not fit into memory",
                          (long long)o->batch, most);
     return kiln_augment_check(d, &o->augment, "loader_new") && kiln_device_describe(o->device, NULL);
+}
+
+/* Batches that lie in slots, prepared or being so. */
+static int64_t slots_of(const kiln_loader_options *o, int64_t batches)
+{
+    int64_t n = !o->workers ? 1 + (o->device != KILN_CPU) : o->prefetch ? o->prefetch : 4 * (int64_t)o->workers;
+    return n > batches ? batches : n;
+}
+
+static const kiln_resident *resident_of(kiln_dataset *d, const kiln_loader_options *o, int64_t *first)
+{
+    if (o->device == KILN_CPU || o->resident < 0)
+        return NULL;
+    return kiln_resident_of(d, o->device, o->resident > 0 ? o->resident : USUAL_SHARE, first);
 }
 
 /* Room for a batch in a slot: a block of the CPU's memory. */
@@ -118,10 +135,8 @@ kiln_loader *kiln_loader_new_(kiln_dataset *d, const kiln_loader_options *given)
     r->seed = o.seed;
     r->augment = o.augment;
     r->workers = o.workers;
-    r->nslots = !o.workers ? 1 + (o.device != KILN_CPU) : o.prefetch ? o.prefetch : 4 * (int64_t)o.workers;
-    r->nslots = r->nslots > r->batches ? r->batches : r->nslots;
-    if (o.device != KILN_CPU && o.resident >= 0)
-        l->resident = kiln_resident_of(d, o.device, o.resident > 0 ? o.resident : USUAL_SHARE, &l->first);
+    r->nslots = slots_of(&o, r->batches);
+    l->resident = resident_of(d, &o, &l->first);
     if (l->resident || make_slots(l))
         return l;
     kiln_loader_free(l);
@@ -282,6 +297,49 @@ bool kiln_loader_seek(kiln_loader *l, int64_t epoch, int64_t index)
     l->epoch = epoch;
     l->index = index;
     return true;
+}
+
+/* ---- Looking ahead ---- */
+
+static kiln_tensor *shape_of(const kiln_field *item, int64_t size, kiln_device device)
+{
+    int64_t shape[KILN_MAX_DIMS] = {size};
+    memcpy(shape + 1, item->shape, (size_t)item->ndim * sizeof *shape);
+    return kiln_keep(kiln_shapes_tensor(item->dtype, item->ndim + 1, shape, device));
+}
+
+static uint64_t block_bytes(size_t bytes)
+{
+    return bytes ? (bytes + KILN_BLOCK_ALIGN - 1) / KILN_BLOCK_ALIGN * KILN_BLOCK_ALIGN : 0;
+}
+
+bool kiln_loader_sketch(kiln_dataset *d, const kiln_loader_options *given, kiln_batch *b, kiln_loader_room *room)
+{
+    kiln_loader_options o = *given;
+    kiln_loader l = {.ring = {.data = d, .shuffle = o.shuffle, .augment = o.augment}};
+    if (!check_options(d, &o))
+        return false;
+    l.ring.batch = o.batch;
+    if ((l.resident = resident_of(d, &o, &l.first))) {
+        *room = (kiln_loader_room){0};
+        take_resident(&l, o.batch);
+    } else {
+        uint64_t one = block_bytes((size_t)o.batch * d->x_bytes) + block_bytes((size_t)o.batch * d->y_bytes);
+        uint64_t slots = (uint64_t)slots_of(&o, (d->info.count - 1) / o.batch + 1);
+        if (o.device == KILN_CPU)
+            *room = (kiln_loader_room){(slots + 1) * one, slots * one};
+        else
+            *room = (kiln_loader_room){KILN_FEED_BUFFERS * one, KILN_FEED_BUFFERS * one};
+        l.x = shape_of(&d->info.x, o.batch, o.device);
+        l.y = l.x && d->y_bytes ? shape_of(&d->info.y, o.batch, o.device) : NULL;
+    }
+    bool targets = l.resident ? l.resident->y.data != NULL : d->y_bytes > 0;
+    *b = (kiln_batch){.x = l.x, .y = l.y, .size = o.batch};
+    if (l.x && (l.y || !targets))
+        return true;
+    kiln_release(l.x);
+    kiln_release(l.y);
+    return false;
 }
 
 /* ---- Asking ---- */

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include "core/alloc.h"
+#include "core/available.h"
 #include "core/fail.h"
 #include "core/fork.h"
 #include "core/sized.h"
@@ -347,6 +348,18 @@ int64_t kiln_memory_left(kiln_device device)
     }
     pthread_mutex_unlock(&lock);
     return left < INT64_MAX ? (int64_t)left : INT64_MAX;
+}
+
+int64_t kiln_memory_left_for(kiln_device device, int64_t bytes)
+{
+    enum { LITTLE = 64 << 20 }; /* not worth asking for */
+    int64_t left = kiln_memory_left(device);
+    kiln_memory_stats stats;
+    if (device != KILN_CPU || bytes > left || bytes <= LITTLE || !kiln_memory_get_stats(device, &stats) ||
+        bytes - LITTLE <= (int64_t)stats.cached)
+        return left;
+    uint64_t there = kiln_available(), all = there < INT64_MAX - stats.cached ? there + stats.cached : INT64_MAX;
+    return (int64_t)all < left ? (int64_t)all : left;
 }
 
 int64_t kiln_memory_available(kiln_device device)

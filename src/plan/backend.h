@@ -43,6 +43,10 @@ void kiln_memory_give_arena(kiln_device device, kiln_block arena);
 /* Bytes that could still be taken from the device now; INT64_MAX where there is no limit to be told. */
 int64_t kiln_memory_left(kiln_device device);
 
+/* The same for so many bytes. A host gives out memory that it does not have: it is asked what it has where they are
+ * many more than the pool keeps. */
+int64_t kiln_memory_left_for(kiln_device device, int64_t bytes);
+
 /* The same by asking the device, which may take its time: what it has free, and what the pool would give back. */
 int64_t kiln_memory_available(kiln_device device);
 

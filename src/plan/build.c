@@ -77,7 +77,7 @@ static bool run_passes(kiln_draft *d)
     return true;
 }
 
-kiln_plan *kiln_plan_build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild)
+static kiln_plan *build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild, bool lower)
 {
     kiln_plan *p = kiln_alloc_zero(1, sizeof *p);
     if (!p)
@@ -102,10 +102,20 @@ kiln_plan *kiln_plan_build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild)
     kiln_arena_free(&d.scratch);
     /* Kernels fall back to something plainer when they cannot prepare. For want of memory that is an error: the same
      * step would give other bits, and need other workspace, than it does on other days. */
-    if (ok && kiln_backend_lower(p) && kiln_fail_count() == failures) {
-        p->held = (int64_t)(sizeof *p + p->pool.total + kiln_backend_held(p));
+    if (ok && (!lower || kiln_backend_lower(p)) && kiln_fail_count() == failures) {
+        p->held = (int64_t)(sizeof *p + p->pool.total + (lower ? kiln_backend_held(p) : 0));
         return p;
     }
     kiln_plan_unref(p);
     return NULL;
+}
+
+kiln_plan *kiln_plan_build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild)
+{
+    return build(tr, wild, nwild, true);
+}
+
+kiln_plan *kiln_plan_draw(kiln_trace *tr)
+{
+    return build(tr, NULL, 0, false);
 }

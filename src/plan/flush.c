@@ -115,67 +115,16 @@ static kiln_plan *get_plan(kiln_trace *tr, bool *found)
 
 /* ---- Memory ---- */
 
-static _Thread_local struct {
-    int64_t need, left;
-} refused;
-
-bool kiln_plan_refused(int64_t *need, int64_t *left)
-{
-    *need = refused.need;
-    *left = refused.left;
-    refused.need = 0;
-    return *need > 0;
-}
-
-static double mib(int64_t bytes)
-{
-    return (double)bytes / (1 << 20);
-}
-
-/* Refuses a step that cannot fit into `left` bytes, before its first kernel, and says who needs what. */
-static bool check_room(const kiln_trace *tr, const kiln_plan *p, int64_t left)
-{
-    int64_t need = p->arena_bytes + p->all_output_bytes;
-    if (need <= left)
-        return true;
-    refused.need = need;
-    refused.left = left;
-    kiln_fail(
-        KILN_E_MEMORY, "step",
-        "the step needs %.2f MiB on %s beside what is in use, but %.2f MiB are left. It needs %.2f MiB of scratch "
-        "and %.2f MiB for results; over all its kernels: activations %.2f, gradients %.2f, workspace %.2f MiB",
-        mib(need), kiln_device_name(p->device), mib(left), mib(p->arena_bytes), mib(p->all_output_bytes),
-        mib(p->role_bytes[KILN_ROLE_ACTIVATION]), mib(p->role_bytes[KILN_ROLE_GRADIENT]),
-        mib(p->role_bytes[KILN_ROLE_WORKSPACE]));
-    int64_t batch, fits = kiln_plan_fitting_batch(tr, p, left, &batch);
-    if (fits >= 1 && fits < batch)
-        kiln_hint("nothing was changed. A batch of about %lld instead of %lld would fit", (long long)fits,
-                  (long long)batch);
-    else
-        kiln_hint("nothing was changed. Use a smaller batch or model, release tensors, or raise the limit");
-    return false;
-}
-
 static bool take_memory(kiln_trace *tr, const kiln_plan *p, kiln_block *arena)
 {
     if (!KILN_GROW(tr->blocks, tr->blocks_capacity, p->noutputs) ||
         !KILN_GROW(tr->addresses, tr->addresses_capacity, (int64_t)p->nslots + p->noutputs) ||
-        !check_room(tr, p, kiln_memory_left(p->device)))
+        !kiln_plan_check_room(tr, p))
         return false;
     tr->nblocks = kiln_memory_take_all(p->device, p->output_bytes, p->noutputs, tr->blocks);
     if (tr->nblocks < p->noutputs)
         return false;
     return !p->arena_bytes || kiln_memory_take_arena(p->device, (size_t)p->arena_bytes, arena);
-}
-
-/* The device itself had no more to give: the block it could not give tells less than what the step needs. */
-static void explain(const kiln_trace *tr, const kiln_plan *p)
-{
-    int64_t left = kiln_memory_available(p->device);
-    if (kiln_last_error()->code != KILN_E_MEMORY || p->arena_bytes + p->all_output_bytes <= left)
-        return;
-    kiln_error_clear();
-    check_room(tr, p, left);
 }
 
 /* Puts the offsets of this run behind the segment's numbers; false with an error. */
@@ -230,7 +179,7 @@ static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
     if (!ok)
         kiln_shapes_give_back(tr);
     if (!ok && was_ok)
-        explain(tr, p);
+        kiln_plan_explain(tr, p);
     return ok;
 }
 
@@ -348,7 +297,7 @@ static void count_scope_handles(int sign)
 
 /* ---- Looking without running ---- */
 
-/* The plan of what is pending, with a reference; NULL with an error. */
+/* The plan of what is pending, with a reference; NULL with an error. `found` NULL: one to be looked at only. */
 static kiln_plan *plan_pending(const char *who, bool *found)
 {
     kiln_trace *tr = kiln_trace_current();
@@ -358,7 +307,9 @@ static kiln_plan *plan_pending(const char *who, bool *found)
         return kiln_fail(KILN_E_STATE, who, "nothing is pending: record a step first, and read no value of it");
     int64_t ncode = tr->ncode;
     count_scope_handles(1); /* as at the end of the step: what only open scopes hold will be gone */
-    kiln_plan *p = list_results(tr) && finish_code(tr) ? get_plan(tr, found) : NULL;
+    kiln_plan *p = NULL;
+    if (list_results(tr) && finish_code(tr))
+        p = found ? get_plan(tr, found) : kiln_plan_draw(tr);
     count_scope_handles(-1);
     tr->ncode = ncode; /* what was appended describes this moment, not the segment */
     return p;
@@ -381,6 +332,15 @@ bool kiln_plan_pending_(kiln_plan_info *info, size_t size)
         const kiln_plan_info own = info_of(p, found);
         KILN_GIVE_SIZED(info, size, own);
     }
+    kiln_plan_unref(p);
+    return p != NULL;
+}
+
+bool kiln_plan_sketch(kiln_plan_info *info)
+{
+    kiln_plan *p = plan_pending("plan_pending", NULL);
+    if (p)
+        *info = info_of(p, false);
     kiln_plan_unref(p);
     return p != NULL;
 }

@@ -45,6 +45,14 @@ static int32_t slot_buffer(writer *w, int32_t slot)
     return w->slot_buffer[slot];
 }
 
+static void describe_buffer(writer *w, const kiln_draft_value *x)
+{
+    kiln_buffer *b = &w->p->buffers[x->buffer];
+    b->origin = kiln_draft_node(w->d, x->node)->origin;
+    b->ndim = x->v->ndim;
+    memcpy(b->shape, x->v->shape, x->v->ndim * sizeof *b->shape);
+}
+
 /* The buffer behind a base value, made when the value is first written or read. */
 static int32_t buffer_of(writer *w, int32_t base)
 {
@@ -59,6 +67,7 @@ static int32_t buffer_of(writer *w, int32_t base)
         int role = s->role == KILN_ROLE_DATA ? KILN_ROLE_ACTIVATION : s->role;
         x->buffer = x->output >= 0 ? new_buffer(w, KILN_IN_OUTPUT, x->output, bytes_of(x->v), role)
                                    : new_buffer(w, KILN_IN_ARENA, -1, bytes_of(x->v), role);
+        describe_buffer(w, x);
     }
     w->p->buffers[x->buffer].last = (int32_t)w->p->nkernels;
     return x->buffer;

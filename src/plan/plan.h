@@ -24,6 +24,11 @@ typedef struct kiln_buffer {
     int64_t bytes;
     int8_t role;         /* kiln_role */
     int32_t first, last; /* kernels that write it first and use it last */
+
+    /* For messages: what is in it, and what the user wrote that makes it; NULL: slots and workspaces. */
+    const kiln_op *origin;
+    uint8_t ndim;
+    int64_t shape[KILN_MAX_DIMS];
 } kiln_buffer;
 
 /* A strided window onto a buffer; offset and strides in elements. */
@@ -193,7 +198,11 @@ struct kiln_trace;
 /* Plans the pending segment of `tr`, whose kept values and commits are known, and lowers it. `wild`: words of its code,
  * offsets, that come with each run. One reference; NULL with an error. */
 kiln_plan *kiln_plan_build(struct kiln_trace *tr, const kiln_wild *wild, int64_t nwild);
+kiln_plan *kiln_plan_draw(struct kiln_trace *tr); /* the same to be looked at: not lowered, it cannot run */
 void kiln_plan_unref(kiln_plan *plan);
+
+/* Figures of what is pending, planned to be looked at: neither lowered nor kept. False with an error. */
+bool kiln_plan_sketch(kiln_plan_info *info);
 
 /* The cache. A found plan comes with a reference; an added one is shared from then on. */
 kiln_plan *kiln_plan_find(uint64_t hash, const int64_t *code, int64_t ncode);
@@ -206,6 +215,14 @@ kiln_plan *kiln_plan_find_alike(const int64_t *code, int64_t ncode, kiln_wild **
 
 /* The plan that was found or added last, with a reference; NULL if there is none. */
 kiln_plan *kiln_plan_newest(void);
+
+/* False with KILN_E_MEMORY if the pending step cannot fit beside what is in use: what it needs, and who has the memory
+ * (refuse.c). */
+bool kiln_plan_check_room(const struct kiln_trace *tr, const kiln_plan *plan);
+
+/* The device had no more to give to the step, which was found to fit: says why in place of the error, if that can be
+ * told. */
+void kiln_plan_explain(const struct kiln_trace *tr, const kiln_plan *plan);
 
 /* The largest batch with which a step that does not fit into `left` bytes would; 0 when none is known to. *batch
  * receives the one it was recorded with. */

@@ -85,6 +85,11 @@ static bool write_step(kiln_training *t, const kiln_batch *b, bool last)
     return true;
 }
 
+bool kiln_training_write(kiln_training *t, const kiln_batch *b, bool last)
+{
+    return write_step(t, b, last);
+}
+
 static bool record_batch(kiln_training *t, const kiln_batch *b, bool last)
 {
     kiln_training_watch(t, b);

@@ -173,5 +173,10 @@ bool kiln_log_epoch(kiln_log_file *l, const kiln_epoch *e, int64_t step)
     if (l->journal.file < 0)
         return true;
     json_t *o = epoch_object(l, e, step);
-    return l->csv ? put_row(l, o, false) : put_object(l, o);
+    if (l->csv)
+        return put_row(l, o, false);
+    kiln_memory_stats memory = {0};
+    if (kiln_memory_get_stats(l->device, &memory))
+        json_object_set_new(o, "memory_peak", json_integer((json_int_t)(memory.peak + memory.overhead)));
+    return put_object(l, o);
 }

@@ -4,8 +4,9 @@
  *     {"step": 50, "loss": 0.83, "lr": 0.001}                      the mean since the line before
  *     {"epoch": 1, "step": 1875, "loss": …, "val_loss": …, …}
  *
- * CSV has the epochs alone. Every line is written at once, so the file can be watched; a line that cannot be written is
- * an error. */
+ * memory_peak of an epoch: the most bytes of the device's memory that were in use so far, with what it takes for
+ * itself. CSV has the epochs alone. Every line is written at once, so the file can be watched; a line that cannot be
+ * written is an error. */
 #ifndef KILN_TRAIN_LOG_H
 #define KILN_TRAIN_LOG_H
 
@@ -16,6 +17,7 @@ typedef struct kiln_log_file {
     kiln_journal journal;
     bool csv, validates, scales;
     unsigned metrics;
+    kiln_device device; /* whose memory an epoch's line tells of */
 } kiln_log_file;
 
 /* What the first line says about the run. */

@@ -8,9 +8,17 @@
 #include "kiln/ops.h"
 #include "ops/op.h"
 
+void kiln_training_set_batch(kiln_training *t, int64_t batch)
+{
+    t->o.batch = batch;
+    t->part = t->o.micro_batch && t->o.micro_batch < batch ? t->o.micro_batch : batch;
+}
+
 static bool fill_options(kiln_training *t, int64_t samples)
 {
     kiln_fit_options *o = &t->o;
+    t->auto_batch = o->batch == KILN_BATCH_AUTO;
+    o->batch = t->auto_batch ? 1 : o->batch; /* until it is found */
     const struct {
         const char *name;
         double value;
@@ -36,7 +44,7 @@ static bool fill_options(kiln_training *t, int64_t samples)
     o->accumulate = o->accumulate ? o->accumulate : 1;
     if ((unsigned)o->fit_memory > KILN_FIT_LOCAL)
         return kiln_fail(KILN_E_ARGUMENT, "fit", "fit_memory is %d: there is no such way", (int)o->fit_memory);
-    t->part = o->micro_batch && o->micro_batch < o->batch ? o->micro_batch : o->batch;
+    kiln_training_set_batch(t, o->batch);
     o->metrics &= ~(unsigned)KILN_CONFUSION; /* evaluate's alone */
     if (o->schedule && !o->optim)
         return kiln_fail(KILN_E_ARGUMENT, "fit", "a schedule needs the optimizer it was made for in .optim");
@@ -119,12 +127,19 @@ static bool place_loader(kiln_training *t, kiln_dataset *train)
 /* A step of several batches whose labels do not all count. */
 static bool make_step_items(kiln_training *t)
 {
-    if ((t->o.accumulate > 1 || t->o.fit_memory || t->part < t->o.batch) && kiln_task_sums_items(&t->task))
+    if ((t->o.accumulate > 1 || t->o.fit_memory || t->o.micro_batch) && kiln_task_sums_items(&t->task))
         t->step_items = kiln_keep(kiln_tensor_new(NULL, KILN_F32, 0, NULL, t->device));
     return kiln_ok();
 }
 
-bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
+static bool open_log(kiln_training *t)
+{
+    bool ok = kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->scaler != NULL, t->log_mark);
+    t->log.device = t->device;
+    return ok;
+}
+
+bool kiln_training_equip(kiln_training *t, kiln_dataset *train)
 {
     kiln_random_state random = kiln_random_get();
     bool fits = fill_options(t, kiln_data_count(train)) && check_data(t, train);
@@ -145,9 +160,15 @@ bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
         if (!t->scaler)
             return false;
     }
-    notice_normalised_twice(t);
     kiln_zero_grad(t->optim);
-    return kiln_meter_init(&t->meter, &t->task, t->device, false) && make_step_items(t) && kiln_training_resume(t) &&
-           place_loader(t, train) &&
-           kiln_log_open(&t->log, t->o.log, t->task.metrics, t->o.validate != NULL, t->scaler != NULL, t->log_mark);
+    return kiln_meter_init(&t->meter, &t->task, t->device, false) && make_step_items(t);
+}
+
+bool kiln_training_prepare(kiln_training *t, kiln_dataset *train)
+{
+    if (!kiln_training_equip(t, train))
+        return false;
+    notice_normalised_twice(t);
+    return kiln_training_resume(t) && (!t->auto_batch || kiln_training_find_batch(t, train)) &&
+           place_loader(t, train) && open_log(t);
 }

@@ -272,6 +272,11 @@ static bool take_sums(kiln_training *t, const json_t *fit)
 static bool take_state(kiln_training *t, const json_t *fit)
 {
     const char *hash = json_string_value(json_object_get(fit, "log_hash"));
+    if (t->auto_batch) { /* it was found when the run began */
+        if (!get_count(fit, "batch_size", 0, 0, &t->o.batch))
+            return false;
+        t->auto_batch = t->o.batch == 0;
+    }
     if (t->batch > 0 && !same_batches(t, fit))
         return false;
     if (!get_count(fit, "best_epoch", -1, -1, &t->history.best) || !get_count(fit, "bad_epochs", 0, 0, &t->bad) ||

@@ -52,6 +52,7 @@ typedef struct kiln_training {
     double called, begun;    /* when kiln_fit was called, when the epoch (or the rest of it) began */
     double waited_at;        /* the loader's waiting time then */
     int64_t done_here;       /* batches trained on in this epoch and call: for times a step */
+    bool auto_batch;         /* o.batch is to be found, or was */
     bool resumed;            /* from a checkpoint */
     bool dirty;              /* something happened since the last checkpoint */
     bool saved;              /* there is a checkpoint */
@@ -74,6 +75,20 @@ typedef struct kiln_training {
 /* Checks the options and the data, makes the parts, and resumes where that is wanted. What was made is the caller's to
  * free, also on failure. */
 bool kiln_training_prepare(kiln_training *t, kiln_dataset *train);
+
+/* Its first part: all but what is saved and found again, and the loader. */
+bool kiln_training_equip(kiln_training *t, kiln_dataset *train);
+
+/* Records a step on one batch, the last of its window or not; false with an error. */
+bool kiln_training_write(kiln_training *t, const kiln_batch *b, bool last);
+
+/* What the step takes with a batch of this size, or with the largest that fits (KILN_BATCH_AUTO). Nothing is changed.
+ * False with an error. */
+bool kiln_training_forecast(kiln_training *t, kiln_dataset *train, int64_t batch, kiln_forecast *f);
+/* Sets the batch of an auto_batch training; false with an error, also where not even a batch of 1 fits. */
+bool kiln_training_find_batch(kiln_training *t, kiln_dataset *train);
+/* The size of batches, and of what is gone through at once. */
+void kiln_training_set_batch(kiln_training *t, int64_t batch);
 
 /* An error when the loss that was summed up to this step is not finite. */
 bool kiln_training_check_loss(kiln_training *t, const kiln_totals *totals, int64_t step);

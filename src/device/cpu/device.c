@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/alloc.h"
+#include "core/available.h"
 #include "core/fail.h"
 #include "core/fork.h"
 #include "core/hash.h"
@@ -305,7 +306,8 @@ static bool cpu_describe(int index, kiln_device_info *info)
     processor_name(info->name, sizeof info->name);
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     info->memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
-    info->memory_free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page;
+    uint64_t available = kiln_available(); /* pages of files are given up when others are needed */
+    info->memory_free = available < info->memory_total ? available : info->memory_total;
     info->threads = kiln_threads();
     snprintf(info->features, sizeof info->features, "%s kernels%s", kiln_pw_best()->isa,
 #ifdef KILN_HAVE_DNNL

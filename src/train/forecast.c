@@ -1,0 +1,306 @@
+/* What a step of kiln_fit will take of memory, and the largest batch that fits: fit's own step is recorded with a batch
+ * that has only a shape, planned, and forgotten. Nothing runs, and nothing that counts is changed: the random state is
+ * put back, and the optimizer finds that the steps did not take place. */
+#include "core/fail.h"
+#include "core/sized.h"
+#include "data/loader.h"
+#include "kiln/grad.h"
+#include "plan/backend.h"
+#include "plan/growth.h"
+#include "train/evaluate.h"
+#include "train/training.h"
+
+/* ---- One batch size ---- */
+
+/* Plans what `write` records for a batch; *peak: scratch and results. */
+typedef struct look {
+    kiln_training *t;
+    kiln_dataset *data;
+    bool validates, last;
+} look;
+
+static void record(const look *l, const kiln_batch *b)
+{
+    kiln_training *t = l->t;
+    if (!l->validates) {
+        kiln_training_write(t, b, l->last);
+        return;
+    }
+    kiln_no_grad {
+        kiln_tensor *output = kiln_forward(t->model, b->x);
+        kiln_batch_loss loss = kiln_task_loss(&t->validation, output, b->x, b->y);
+        if (loss.value)
+            kiln_meter_add(&t->meter, &loss, output, b->x, b->y, b->size);
+    }
+}
+
+static bool plan_step(const look *l, const kiln_batch *b, bool lower, uint64_t *peak)
+{
+    kiln_plan_info info = {0};
+    bool ok = false;
+    kiln_meter meter = l->t->meter;
+    kiln_step {
+        record(l, b);
+        ok = kiln_ok() && (lower ? kiln_plan_pending(&info) : kiln_plan_sketch(&info));
+        kiln_discard();
+    }
+    l->t->meter = meter; /* it has counted samples */
+    kiln_zero_grad(l->t->optim);
+    *peak = (uint64_t)info.peak_bytes;
+    return ok && kiln_ok();
+}
+
+static bool look_at(const look *l, int64_t batch, bool lower, uint64_t *peak, kiln_loader_room *room)
+{
+    kiln_training *t = l->t;
+    kiln_batch b;
+    kiln_loader_options o = {.batch = batch, .workers = t->o.workers, .device = t->device};
+    if (!l->validates) {
+        o.shuffle = !t->o.no_shuffle;
+        o.augment = t->o.augment;
+    }
+    if (!kiln_loader_sketch(l->data, &o, &b, room))
+        return false;
+    t->step_samples = batch * t->o.accumulate;
+    bool ok = plan_step(l, &b, lower, peak);
+    kiln_release(b.x);
+    kiln_release(b.y);
+    return ok;
+}
+
+static uint64_t gradient_bytes(kiln_module *model)
+{
+    kiln_params p = kiln_parameters(model);
+    uint64_t bytes = 0;
+    for (int64_t i = 0; i < p.count; i++)
+        bytes += (uint64_t)kiln_numel(p.tensors[i]) * kiln_dtype_size(kiln_dtype_of(p.tensors[i]));
+    return bytes;
+}
+
+/* Gradients of the window's other batches are there beside the last one. *held: what the loader has while it
+ * validates. */
+static bool look_at_training(kiln_training *t, kiln_dataset *train, int64_t batch, bool lower, kiln_forecast *f,
+                             uint64_t *held)
+{
+    uint64_t first = 0;
+    kiln_loader_room room;
+    look l = {.t = t, .data = train, .last = true};
+    if (!look_at(&l, batch, lower, &f->step, &room))
+        return false;
+    if (t->o.accumulate > 1) {
+        f->step += gradient_bytes(t->model);
+        l.last = false;
+        if (!look_at(&l, batch, lower, &first, &room))
+            return false;
+        f->step = first > f->step ? first : f->step;
+    }
+    f->batches = room.working;
+    f->peak = f->batches + f->step;
+    *held = t->o.limit > 0 ? room.working : room.resting; /* the limit may come in the middle of an epoch */
+    return true;
+}
+
+/* While it validates, the loader of the batches to train with is still there. */
+static bool look_at_validation(kiln_training *t, int64_t batch, uint64_t held, kiln_forecast *f)
+{
+    int64_t count = t->o.validate ? kiln_data_count(t->o.validate) : 0;
+    uint64_t peak;
+    kiln_loader_room room;
+    kiln_modes modes;
+    look l = {.t = t, .data = t->o.validate, .validates = true};
+    if (count <= 0 || !kiln_modes_get(&modes, t->model))
+        return count <= 0;
+    kiln_module_train(t->model, false);
+    bool ok = look_at(&l, batch < count ? batch : count, false, &peak, &room);
+    kiln_modes_restore(&modes, t->model);
+    if (ok && held + room.working + peak > f->peak)
+        f->peak = held + room.working + peak;
+    return ok;
+}
+
+/* ---- The device ---- */
+
+/* What may still be taken. Without a limit some is left to others: of the host's memory more, since who takes too much
+ * of that is ended. What a GPU takes for itself grows a little when steps run. */
+static uint64_t room_left(kiln_device device, const kiln_memory_stats *stats)
+{
+    int64_t left = kiln_memory_available(device), limited = kiln_memory_left(device);
+    if (left < 0)
+        return 0;
+    if (left < limited)
+        return (uint64_t)(left - left / (device == KILN_CPU ? 8 : 64));
+    return (uint64_t)(stats->overhead ? left - left / 64 : left);
+}
+
+static bool look_at_device(const kiln_training *t, kiln_forecast *f, uint64_t *left)
+{
+    kiln_memory_stats stats;
+    if (!kiln_memory_get_stats(t->device, &stats))
+        return false;
+    f->in_use = stats.in_use;
+    f->overhead = stats.overhead;
+    *left = room_left(t->device, &stats);
+    f->room = f->in_use + f->overhead + *left;
+    return true;
+}
+
+static bool look_at_batch(kiln_training *t, kiln_dataset *train, int64_t batch, bool lower, kiln_forecast *f)
+{
+    uint64_t held;
+    enum { LITTLE = 4096 }; /* sums of a validation, receipts */
+    f->batch = batch;
+    if (!look_at_training(t, train, batch, lower, f, &held) || !look_at_validation(t, batch, held, f))
+        return false;
+    f->peak += LITTLE;
+    return true;
+}
+
+/* ---- The largest batch ---- */
+
+/* Batch sizes on both sides of the answer: `low` fits, `high` does not or is not known yet. */
+typedef struct range {
+    int64_t low, high;
+    double low_spare, high_spare;
+    kiln_forecast best; /* of low */
+} range;
+
+static bool try_batch(kiln_training *t, kiln_dataset *train, int64_t batch, double left, range *r)
+{
+    kiln_forecast at = r->best;
+    if (!look_at_batch(t, train, batch, false, &at))
+        return false;
+    double spare = left - (double)at.peak;
+    if (spare >= 0) {
+        r->low = batch;
+        r->low_spare = spare;
+        r->best = at;
+    } else {
+        r->high = batch;
+        r->high_spare = spare;
+    }
+    return true;
+}
+
+/* A batch of 1 comes last: batch norm does not train with it. */
+static bool try_single(kiln_training *t, kiln_dataset *train, double left, range *r)
+{
+    uint64_t failures = kiln_fail_count();
+    if (try_batch(t, train, 1, left, r))
+        return true;
+    if (kiln_last_error()->code != KILN_E_SHAPE && kiln_last_error()->code != KILN_E_ARGUMENT)
+        return false;
+    kiln_fail_forget(failures);
+    return true;
+}
+
+/* The largest batch whose peak beside what is in use fits into `left`; f->batch 0 where there is none. Memory grows
+ * almost evenly with the batch, so that few have to be planned; a quarter of a percent is near enough. */
+static bool search(kiln_training *t, kiln_dataset *train, uint64_t left, kiln_forecast *f)
+{
+    int64_t count = kiln_data_count(train);
+    range r = {.high = count + 1, .best = *f};
+    r.best.batch = 0;
+    for (int64_t batch = count < 2 ? count : 2;
+         r.high > count && r.low<count; batch = batch> count / 8 ? count : 8 * batch)
+        if (!try_batch(t, train, batch, (double)left, &r))
+            return false;
+    if (!r.low && r.high == 2 && !try_single(t, train, (double)left, &r))
+        return false;
+    for (int turn = 0; r.low && r.high <= count && r.high - r.low > 1 + r.low / 400; turn++) {
+        bool halve = turn % 4 == 3;
+        int64_t batch =
+            halve ? r.low + (r.high - r.low) / 2 : kiln_growth_between(r.low, r.low_spare, r.high, r.high_spare);
+        if (!try_batch(t, train, batch, (double)left, &r))
+            return false;
+    }
+    *f = r.best;
+    return true;
+}
+
+/* Lowering the plan, which is needed anyway, may make a device take memory for its libraries: looked at again then. */
+static bool find_largest(kiln_training *t, kiln_dataset *train, kiln_forecast *f)
+{
+    uint64_t left, after, held;
+    enum { TRIES = 4 };
+    for (int i = 0; i < TRIES; i++) {
+        if (!look_at_device(t, f, &left) || !search(t, train, left, f))
+            return false;
+        if (!f->batch || t->device == KILN_CPU)
+            return true;
+        kiln_forecast lowered = *f;
+        if (!look_at_training(t, train, f->batch, true, &lowered, &held) || !look_at_device(t, f, &after))
+            return false;
+        if (f->peak <= after)
+            return true;
+    }
+    return true;
+}
+
+bool kiln_training_forecast(kiln_training *t, kiln_dataset *train, int64_t batch, kiln_forecast *f)
+{
+    kiln_random_state random = kiln_random_get();
+    uint64_t left;
+    *f = (kiln_forecast){0};
+    kiln_optim_state(t->optim); /* made now, as the first step would */
+    bool ok = kiln_ok() &&
+              (batch == KILN_BATCH_AUTO ? find_largest(t, train, f)
+                                        : look_at_batch(t, train, batch, false, f) && look_at_device(t, f, &left));
+    f->peak += f->batch ? f->in_use + f->overhead : 0;
+    kiln_random_set(random);
+    return ok;
+}
+
+bool kiln_training_find_batch(kiln_training *t, kiln_dataset *train)
+{
+    kiln_forecast f;
+    if (!kiln_training_forecast(t, train, KILN_BATCH_AUTO, &f))
+        return false;
+    if (f.batch) {
+        kiln_training_set_batch(t, f.batch);
+        return true;
+    }
+    kiln_fail(KILN_E_MEMORY, "fit", "not even a batch of 1 fits into %.2f MiB of %s, of which %.2f MiB are in use",
+              (double)f.room / (1 << 20), kiln_device_name(t->device), (double)f.in_use / (1 << 20));
+    return kiln_hint("use a smaller model, or raise the limit");
+}
+
+/* ---- Public ---- */
+
+static bool forecast(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options, kiln_forecast *f)
+{
+    kiln_training t = {.model = model};
+    kiln_modes modes;
+    if (!KILN_TAKE_OPTIONS("fit_forecast", t.o, options) || !kiln_can_begin("fit_forecast", model, train) ||
+        !kiln_modes_get(&modes, model))
+        return false;
+    t.device = kiln_module_device(model);
+    if (!kiln_module_training(model))
+        kiln_module_train(model, true);
+    bool ok = false;
+    kiln_on_device (t.device)
+        kiln_autocast(t.o.autocast ? t.o.autocast : kiln_autocast_dtype()) ok =
+            kiln_ok() && kiln_training_equip(&t, train) &&
+            kiln_training_forecast(&t, train, t.auto_batch ? KILN_BATCH_AUTO : t.o.batch, f);
+    kiln_meter_free(&t.meter);
+    kiln_release(t.step_items);
+    if (t.optim)
+        kiln_zero_grad(t.optim);
+    if (t.own_scaler)
+        kiln_scaler_free(t.scaler);
+    if (t.own_optim)
+        kiln_optim_free(t.optim);
+    kiln_modes_restore(&modes, model);
+    return ok;
+}
+
+bool kiln_fit_forecast_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options, kiln_forecast *result,
+                        size_t size)
+{
+    kiln_forecast own = {0};
+    bool ok = forecast(model, train, options, &own);
+    if (!ok)
+        own = (kiln_forecast){0};
+    if (result)
+        KILN_GIVE_SIZED(result, size, own);
+    return ok;
+}
