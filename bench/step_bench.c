@@ -4,7 +4,7 @@
  * is waited for (KILN_CUDA_JIT=wait), so first_ms has that in it. A round ends when the device has done all of it.
  *
  * usage: kiln_bench_step [--device cuda] [mlp] [wide] [odd] [lenet] [gpt2] [lstm]      KILN_TF32=1: products in TF32
- *        KILN_BENCH_SECONDS: of a round */
+ *        KILN_BENCH_AMP=bf16 or f16: under autocast      KILN_BENCH_SECONDS: of a round */
 #include "bench.h"
 #include "models.h"
 
@@ -92,20 +92,34 @@ static void training_free(training *t)
     kiln_release(t->y);
 }
 
+/* What autocast converts to; KILN_F32: there is none. */
+static kiln_dtype amp(void)
+{
+    const char *asked = getenv("KILN_BENCH_AMP");
+    return !asked ? KILN_F32 : strcmp(asked, "f16") == 0 ? KILN_F16 : KILN_BF16;
+}
+
 static void record(const training *t)
 {
+    kiln_tensor *loss = NULL;
     kiln_zero_grad(t->adam);
-    kiln_tensor *z = kiln_forward(t->model, t->x);
-    if (kiln_ndim(z) == 3) /* what each place of a text says */
-        z = kiln_flatten(z, 0, 1);
-    kiln_backward(kiln_cross_entropy(z, t->y));
+    kiln_autocast(amp())
+    {
+        kiln_tensor *z = kiln_forward(t->model, t->x);
+        if (kiln_ndim(z) == 3) /* what each place of a text says */
+            z = kiln_flatten(z, 0, 1);
+        loss = kiln_cross_entropy(z, t->y);
+    }
+    kiln_backward(loss);
     kiln_optim_step(t->adam);
 }
 
-/* Who is measured: on a GPU there are two ways to multiply. */
+/* Who is measured: on a GPU there are several ways to multiply. */
 static const char *own_name(void)
 {
     const char *tf32 = getenv("KILN_TF32");
+    if (amp() != KILN_F32)
+        return amp() == KILN_F16 ? "kiln f16" : "kiln bf16";
     return device == KILN_CPU ? "kiln" : tf32 && strcmp(tf32, "1") == 0 ? "kiln tf32" : "kiln f32";
 }
 
