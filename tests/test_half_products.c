@@ -10,7 +10,7 @@ typedef struct sizes {
 
 /* Among them: operands with strides that are no multiples of 2, 4 or 8, a k that is cut between blocks, tiles of all
  * kinds. */
-static const sizes shapes[] = {{32, 256, 784}, {37, 77, 301}, {5, 3, 1},      {64, 10, 131}, {130, 70, 33},
+static const sizes shapes[] = {{32, 256, 784},  {37, 77, 301},    {5, 3, 1},      {64, 10, 131},   {130, 70, 33},
                                {10, 128, 1030}, {128, 256, 4096}, {300, 200, 52}, {1024, 256, 128}};
 enum { SHAPES = sizeof shapes / sizeof *shapes, LAYOUTS = 4, MOST = 1024 * 256 };
 

@@ -114,8 +114,7 @@ static kiln_group *with_cast(kiln_plan *plan, const kiln_group *g, int load, con
 static bool read_loads(kiln_plan *plan, kiln_kernel *k, const kiln_group *cast)
 {
     for (int i = 0; k->group && i < k->group->nloads; i++)
-        if (k->group->loads[i].buffer == cast->stores[0].to.buffer &&
-            !(k->group = with_cast(plan, k->group, i, cast)))
+        if (k->group->loads[i].buffer == cast->stores[0].to.buffer && !(k->group = with_cast(plan, k->group, i, cast)))
             return false;
     return true;
 }

@@ -1,8 +1,8 @@
 /* Chains that read through casts. Under autocast every weight and every batch is converted to 16 bits before products
  * use it, which in a chain would be a wave of its own. Products by tiles and groups can as well read the f32 value and
  * convert it on the way, with the same bits. So chains are made of a plan that is rewritten: operands and loads that a
- * cast of the same chain made are those of the cast's own operand, and casts that nobody reads any more are gone. Kernels
- * keep their numbers. Kernels that run one by one are those of the plan as it was. */
+ * cast of the same chain made are those of the cast's own operand, and casts that nobody reads any more are gone.
+ * Kernels keep their numbers. Kernels that run one by one are those of the plan as it was. */
 #ifndef KILN_CUDA_CASTS_H
 #define KILN_CUDA_CASTS_H
 

@@ -1,5 +1,5 @@
-/* Plans that are rewritten before they are lowered: copies of what lowering and running look at. What is changed is taken
- * from the copy's pool. */
+/* Plans that are rewritten before they are lowered: copies of what lowering and running look at. What is changed is
+ * taken from the copy's pool. */
 #ifndef KILN_CUDA_REWRITE_H
 #define KILN_CUDA_REWRITE_H
 
