@@ -1,7 +1,8 @@
-/* Times the tiles of f32 products (src/device/cuda/gemm/tile.cuh) as waves of one kernel that stays on the device: all
+/* Times the tiles of products (src/device/cuda/gemm/tile.cuh) as waves of one kernel that stays on the device: all
  * tiles of a product, then a barrier of the grid, over and over. Every kind of tile, so that the table shows whether
  * kiln_cuda_tiling_of (marked *) picks the fastest. First it checks results: against f64, that the kernel compiled
- * ahead and those with constant sizes agree to the bit, and that waves see what the waves before them wrote.
+ * ahead and those with constant sizes agree to the bit, and that waves see what the waves before them wrote. In 16 bits
+ * operands are also read as floats that are converted on the way, which changes no bit either.
  *
  *     nvcc -O3 -std=c++17 -arch=sm_90 -fmad=false -Isrc -Iinclude -o cuda_tiles bench/cuda_tiles.cu \
  *         src/device/cuda/gemm/tiled.cu src/device/cuda/gemm/tile.c src/device/cuda/common/costs.c
@@ -13,6 +14,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <vector>
 #include "device/cuda/gemm/tiled.h"
 #include "device/cuda/gemm/tile.cuh"
@@ -96,26 +99,28 @@ static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1) barriers(int
 
 /* ---- Waves ---- */
 
-struct to_memory {
-    float *to;
+typedef kiln_cuda_types<float, float, float> floats;
+
+template <typename T> struct to_memory {
+    T *to;
     template <int N> __device__ __forceinline__ void operator()(const kiln_cuda_cell (&cells)[N]) const
     {
 #pragma unroll
         for (int c = 0; c < N; c++)
-            kiln_cuda_store_cell(to, cells[c], cells[c].n == 4 && (uint64_t)(to + cells[c].at) % 16 == 0);
+            kiln_cuda_store_cell(to, cells[c], cells[c].n == 4 && (uint64_t)(to + cells[c].at) % (4 * sizeof(T)) == 0);
     }
 };
 
-template <int ROWS, int COLS, int SLICES, typename Shape>
+template <int ROWS, int COLS, int SLICES, typename Types, typename Shape>
 static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
-    waves(const __grid_constant__ Shape s, int64_t matrices, int splits, int64_t tiles, float *to, unsigned *memory,
+    waves(const __grid_constant__ Shape s, int64_t matrices, int splits, int64_t tiles, void *to, unsigned *memory,
           int rounds)
 {
     extern __shared__ float4 shared[];
-    const to_memory sink = {to};
+    const to_memory<typename Types::as> sink = {(typename Types::as *)to};
     for (int r = 1; r <= rounds; r++) {
         for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            kiln_cuda_tile<ROWS, COLS, SLICES>(s, matrices, splits, tile, shared, sink);
+            kiln_cuda_tile<ROWS, COLS, SLICES, Types>(s, matrices, splits, tile, shared, sink);
             __syncthreads();
         }
         barrier(FENCE, memory, (unsigned)r);
@@ -131,9 +136,9 @@ static __global__ void __launch_bounds__(KILN_CUDA_TILE_THREADS, 1)
     for (int r = 1; r <= rounds; r++) {
         kiln_cuda_matrices now = s;
         now.a = r % 2 ? x : y;
-        const to_memory sink = {r % 2 ? y : x};
+        const to_memory<float> sink = {r % 2 ? y : x};
         for (int64_t tile = (blockIdx.x + (unsigned)r * 7) % gridDim.x; tile < tiles; tile += gridDim.x) {
-            kiln_cuda_tile<8, 8, 128>(now, 1, 1, tile, shared, sink);
+            kiln_cuda_tile<8, 8, 128, floats>(now, 1, 1, tile, shared, sink);
             __syncthreads();
         }
         barrier(kind, memory, (unsigned)r);
@@ -153,7 +158,7 @@ static kiln_cuda_sizes extent_of(const shape &p, bool tf32)
     return kiln_cuda_sizes{p.m, p.n, p.k, p.matrices, tf32, &costs};
 }
 
-static kiln_cuda_matrices matrices_of(const shape &p, const float *a, const float *b)
+static kiln_cuda_matrices matrices_of(const shape &p, const void *a, const void *b)
 {
     kiln_cuda_matrices s = {a, b, p.m, p.n, p.k};
     s.a_row = p.ta ? 1 : p.k, s.a_col = p.ta ? p.m : 1, s.a_matrix = p.m * p.k;
@@ -162,7 +167,7 @@ static kiln_cuda_matrices matrices_of(const shape &p, const float *a, const floa
 }
 
 template <int M, int N, int K, bool TA, bool TB> struct constant_shape {
-    const float *a, *b;
+    const void *a, *b;
     static constexpr int64_t m = M, n = N, k = K, a_row = TA ? 1 : K, a_col = TA ? M : 1, b_row = TB ? 1 : N,
                              b_col = TB ? K : 1, a_matrix = 0, b_matrix = 0;
     static constexpr bool aligned = true;
@@ -199,6 +204,9 @@ typedef void wave_launch(const shape &p, const kiln_cuda_tiling &t, int rounds);
 static int blocks;
 static cudaStream_t stream;
 static float *a, *b, *c, *partials;
+static void *halves[2][2];      /* of a and b, in f16 and bf16 */
+static kiln_dtype dtype;        /* that products are in now */
+static bool a_floats, b_floats; /* which operands are converted on the way */
 static unsigned *memory;
 static const int64_t ROOM = 48 << 20; /* floats of each */
 static const int ROUNDS = 200;
@@ -235,29 +243,54 @@ static double barrier_time(int kind)
     return (time(ROUNDS + 1) - time(1)) / ROUNDS;
 }
 
-template <int ROWS, int COLS, int SLICES, typename Shape>
+template <int ROWS, int COLS, int SLICES, typename Types, typename Shape>
 static void launch_waves(const Shape &s, const kiln_cuda_tiling &t, int rounds)
 {
-    void *kernel = (void *)waves<ROWS, COLS, SLICES, Shape>;
+    void *kernel = (void *)waves<ROWS, COLS, SLICES, Types, Shape>;
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t.shared));
     int64_t matrices = kiln_cuda_tiling_matrices(&t);
     void *arguments[] = {(void *)&s, &matrices, (void *)&t.splits, (void *)&t.tiles, &c, &memory, &rounds};
     CHECK(cudaLaunchCooperativeKernel(kernel, blocks, KILN_CUDA_TILE_THREADS, arguments, t.shared, stream));
 }
 
+static const void *operand(int which)
+{
+    const bool as_floats = dtype == KILN_F32 || (which ? b_floats : a_floats);
+    return as_floats ? (which ? b : a) : halves[dtype == KILN_BF16][which];
+}
+
+/* Sizes of 16-bit products are not constants here: there are kernels enough. */
+template <int ROWS, int COLS, int SLICES, typename As>
+static void launch_halves(const shape &p, const kiln_cuda_tiling &t, int rounds)
+{
+    const kiln_cuda_matrices s = matrices_of(p, operand(0), operand(1));
+    if (a_floats && b_floats)
+        launch_waves<ROWS, COLS, SLICES, kiln_cuda_types<float, float, As>>(s, t, rounds);
+    else if (a_floats)
+        launch_waves<ROWS, COLS, SLICES, kiln_cuda_types<float, As, As>>(s, t, rounds);
+    else if (b_floats)
+        launch_waves<ROWS, COLS, SLICES, kiln_cuda_types<As, float, As>>(s, t, rounds);
+    else
+        launch_waves<ROWS, COLS, SLICES, kiln_cuda_types<As, As, As>>(s, t, rounds);
+}
+
 template <int ROWS, int COLS, int SLICES>
 static void launch_for(const shape &p, bool constant, const kiln_cuda_tiling &t, int rounds)
 {
+    if (dtype == KILN_F16)
+        return launch_halves<ROWS, COLS, SLICES, kiln_f16>(p, t, rounds);
+    if (dtype == KILN_BF16)
+        return launch_halves<ROWS, COLS, SLICES, kiln_bf16>(p, t, rounds);
 #define CONSTANT(M, N, K, TA, TB)                                                                                      \
     if (constant && p.m == M && p.n == N && p.k == K && p.ta == TA && p.tb == TB)                                      \
-        return launch_waves<ROWS, COLS, SLICES>(constant_shape<M, N, K, TA, TB>{a, b}, t, rounds);
+        return launch_waves<ROWS, COLS, SLICES, floats>(constant_shape<M, N, K, TA, TB>{a, b}, t, rounds);
     if constexpr (KILN_CUDA_TILE_TENSOR(ROWS, COLS, SLICES)) {
         MLP(CONSTANT, 1024)
         MLP(CONSTANT, 8192)
     } else {
         MLP(CONSTANT, 32)
     }
-    launch_waves<ROWS, COLS, SLICES>(matrices_of(p, a, b), t, rounds);
+    launch_waves<ROWS, COLS, SLICES, floats>(matrices_of(p, a, b), t, rounds);
 }
 
 static void launch_any(const shape &p, bool constant, const kiln_cuda_tiling &t, int rounds)
@@ -282,12 +315,12 @@ static double graph_time(const shape &p, const kiln_cuda_tiling &t)
     kiln_cuda_call call = {};
     call.stream = stream;
     call.multiprocessors = blocks;
-    kiln_cuda_matrices s = matrices_of(p, a, b);
+    kiln_cuda_matrices s = matrices_of(p, operand(0), operand(1));
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < NODES; i++)
-        kiln_cuda_tiled_launch(&call, &s, &t, c, partials);
+        kiln_cuda_tiled_launch(&call, &s, &t, dtype, c, partials);
     CHECK(cudaStreamEndCapture(stream, &graph));
     CHECK(cudaGraphInstantiate(&exec, graph, 0));
     double time = best_time([&] { CHECK(cudaGraphLaunch(exec, stream)); }) / NODES;
@@ -300,25 +333,39 @@ static double graph_time(const shape &p, const kiln_cuda_tiling &t)
 
 static std::vector<float> host_a, host_b;
 
-static std::vector<float> result(int64_t count)
+/* As it lies there; numbers_of tells what that is. */
+static std::vector<uint8_t> result(int64_t count)
 {
-    std::vector<float> x((size_t)count);
-    CHECK(cudaMemcpyAsync(x.data(), c, (size_t)count * 4, cudaMemcpyDeviceToHost, stream));
-    CHECK(cudaMemsetAsync(c, 0xff, (size_t)count * 4, stream));
+    std::vector<uint8_t> x((size_t)count * (dtype == KILN_F32 ? 4 : 2));
+    CHECK(cudaMemcpyAsync(x.data(), c, x.size(), cudaMemcpyDeviceToHost, stream));
+    CHECK(cudaMemsetAsync(c, 0xff, x.size(), stream));
     CHECK(cudaStreamSynchronize(stream));
+    return x;
+}
+
+static std::vector<float> numbers_of(const std::vector<uint8_t> &bytes)
+{
+    std::vector<float> x(bytes.size() / (dtype == KILN_F32 ? 4 : 2));
+    for (size_t i = 0; i < x.size(); i++)
+        if (dtype == KILN_F32)
+            memcpy(&x[i], &bytes[i * 4], 4);
+        else if (dtype == KILN_F16)
+            x[i] = __half2float(((const __half *)bytes.data())[i]);
+        else
+            x[i] = __bfloat162float(((const __nv_bfloat16 *)bytes.data())[i]);
     return x;
 }
 
 static bool close_to_f64(const shape &p, const std::vector<float> &got, double tolerance)
 {
-    kiln_cuda_matrices s = matrices_of(p, host_a.data(), host_b.data());
+    kiln_cuda_matrices s = matrices_of(p, NULL, NULL);
     int64_t step = p.m * p.n * p.matrices > 20000 ? 97 : 1; /* a sample of large ones */
     for (int64_t i = 0; i < (int64_t)got.size(); i += step) {
         int64_t matrix = i / (p.m * p.n), row = i / p.n % p.m, col = i % p.n;
         double sum = 0, size = 0;
         for (int64_t k = 0; k < p.k; k++) {
-            double x = (double)s.a[matrix * s.a_matrix + row * s.a_row + k * s.a_col] *
-                       s.b[matrix * s.b_matrix + k * s.b_row + col * s.b_col];
+            double x = (double)host_a[matrix * s.a_matrix + row * s.a_row + k * s.a_col] *
+                       host_b[matrix * s.b_matrix + k * s.b_row + col * s.b_col];
             sum += x, size += std::fabs(x);
         }
         if (!(std::fabs(got[(size_t)i] - sum) <= size * tolerance + 1e-30))
@@ -327,24 +374,28 @@ static bool close_to_f64(const shape &p, const std::vector<float> &got, double t
     return true;
 }
 
-/* The kernel compiled ahead, the wave and the wave with constant sizes: right, and the same. */
+/* The kernel compiled ahead, the wave and the wave with constant sizes, or with operands that are converted: right, and
+ * the same. Elements are halves already, so converting them loses nothing. */
 static const char *verdict(const shape &p, const kiln_cuda_tiling &t)
 {
     int64_t count = p.m * p.n * p.matrices;
     kiln_cuda_call call = {};
     call.stream = stream;
     call.multiprocessors = blocks;
-    kiln_cuda_matrices s = matrices_of(p, a, b);
-    kiln_cuda_tiled_launch(&call, &s, &t, c, partials);
-    std::vector<float> ahead = result(count);
+    kiln_cuda_matrices s = matrices_of(p, operand(0), operand(1));
+    kiln_cuda_tiled_launch(&call, &s, &t, dtype, c, partials);
+    std::vector<uint8_t> ahead = result(count);
     bool tensor = KILN_CUDA_TILE_TENSOR(t.rows, t.cols, t.slices); /* which round by half of 2^-10, both operands */
-    if (!close_to_f64(p, ahead, tensor ? 1e-3 : 2e-6))
+    if (!close_to_f64(p, numbers_of(ahead), dtype == KILN_BF16 ? 4e-3 : dtype == KILN_F16 || tensor ? 1e-3 : 2e-6))
         return "WRONG";
-    for (int constant = 0; constant < 2 && t.splits == 1; constant++) {
+    for (int way = 0; way < (dtype == KILN_F32 ? 2 : 4) && t.splits == 1; way++) {
         CHECK(cudaMemsetAsync(memory, 0, 4096, stream));
-        launch_any(p, constant, t, 1);
-        if (memcmp(result(count).data(), ahead.data(), (size_t)count * 4))
-            return constant ? "DIFFERENT constants" : "DIFFERENT waves";
+        if (dtype != KILN_F32)
+            a_floats = way & 1, b_floats = way & 2;
+        launch_any(p, way == 1, t, 1);
+        a_floats = b_floats = false;
+        if (result(count) != ahead)
+            return way == 0 ? "DIFFERENT waves" : dtype == KILN_F32 ? "DIFFERENT constants" : "DIFFERENT conversions";
     }
     return NULL;
 }
@@ -359,13 +410,13 @@ static bool sees_earlier_waves(int n, int kind)
     kiln_cuda_call call = {};
     call.stream = stream;
     call.multiprocessors = blocks;
-    std::vector<float> got[2];
+    std::vector<uint8_t> got[2];
     for (int apart = 0; apart < 2; apart++) {
         CHECK(cudaMemcpyAsync(x, a, (size_t)n * n * 4, cudaMemcpyDeviceToDevice, stream));
         CHECK(cudaMemsetAsync(memory, 0, 4096, stream));
         for (int r = 1; apart && r <= rounds; r++) {
             s.a = r % 2 ? x : y;
-            kiln_cuda_tiled_launch(&call, &s, &t, r % 2 ? y : x, partials);
+            kiln_cuda_tiled_launch(&call, &s, &t, KILN_F32, r % 2 ? y : x, partials);
         }
         int most = rounds, how = kind;
         void *arguments[] = {&s, &t.tiles, &x, &y, &memory, &most, &how};
@@ -375,7 +426,7 @@ static bool sees_earlier_waves(int n, int kind)
                                               stream));
         got[apart] = result((int64_t)n * n);
     }
-    return !memcmp(got[0].data(), got[1].data(), got[0].size() * 4);
+    return got[0] == got[1];
 }
 
 /* ---- The table ---- */
@@ -393,12 +444,25 @@ static void set_up()
     CHECK(cudaMalloc(&memory, 4096));
     host_a.resize(8 << 20);
     host_b.resize(8 << 20);
-    for (size_t i = 0; i < host_a.size(); i++) { /* small enough for a long chain of products */
-        host_a[i] = (float)(rand() % 2001 - 1000) / 4000;
-        host_b[i] = (float)(rand() % 2001 - 1000) / 4000;
+    for (size_t i = 0; i < host_a.size(); i++) { /* small enough for a long chain of products, and halves as well */
+        host_a[i] = __bfloat162float(__float2bfloat16((float)(rand() % 2001 - 1000) / 4000));
+        host_b[i] = __bfloat162float(__float2bfloat16((float)(rand() % 2001 - 1000) / 4000));
     }
     CHECK(cudaMemcpy(a, host_a.data(), host_a.size() * 4, cudaMemcpyHostToDevice));
     CHECK(cudaMemcpy(b, host_b.data(), host_b.size() * 4, cudaMemcpyHostToDevice));
+    for (int which = 0; which < 2; which++) {
+        const std::vector<float> &from = which ? host_b : host_a;
+        std::vector<__half> f16(from.size());
+        std::vector<__nv_bfloat16> bf16(from.size());
+        for (size_t i = 0; i < from.size(); i++)
+            f16[i] = __float2half(from[i]), bf16[i] = __float2bfloat16(from[i]);
+        for (int type = 0; type < 2; type++) {
+            CHECK(cudaMalloc(&halves[type][which], from.size() * 2));
+            CHECK(cudaMemcpy(halves[type][which], type ? (void *)bf16.data() : (void *)f16.data(), from.size() * 2,
+                             cudaMemcpyHostToDevice));
+        }
+    }
+    dtype = KILN_F32;
     printf("%s, %d multiprocessors\n", device.name, blocks);
 }
 
@@ -463,7 +527,20 @@ int main(int argc, char **argv)
         say_row(tensor_shapes[i], true, true);
     for (const shape &p : tensor_shapes)
         say_row(p, false, true);
-    if (argc > 1 && !strcmp(argv[1], "tf32"))
+    for (kiln_dtype type : {KILN_F16, KILN_BF16}) {
+        dtype = type;
+        printf("%-20s", type == KILN_F16 ? "in f16" : "in bf16");
+        KILN_CUDA_TENSOR_TILES(HEAD)
+        printf("    graph\n");
+        for (const shape &p : tensor_shapes)
+            say_row(p, false, true);
+        KILN_CUDA_TILES(HEAD)
+        printf("\n");
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes && (type == KILN_BF16 || argc > 1); i++)
+            say_row(shapes[i], false, false);
+    }
+    dtype = KILN_F32;
+    if (argc > 1 && !strcmp(argv[1], "tensor"))
         return 0;
     printf("%-20s", "m x n x k, matrices");
     KILN_CUDA_TILES(HEAD)

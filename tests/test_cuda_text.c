@@ -17,6 +17,8 @@ static int counted(const char *name)
     return f ? f() : 0; /* it is opened with the first device */
 }
 
+static kiln_dtype amp = KILN_F32; /* what autocast converts to */
+
 /* A training step; its values are whatever the memory held. length: of a text, or 0; images: where a batch of them is
  * taken from, augmented, or NULL. */
 static void step(const char *name, int64_t batch, int64_t length, kiln_dataset *images)
@@ -39,8 +41,13 @@ static void step(const char *name, int64_t batch, int64_t length, kiln_dataset *
                              : length ? kiln_zeros(KILN_SHAPE(batch, length), KILN_I64)
                                       : kiln_zeros(KILN_SHAPE(batch, 1, 28, 28), KILN_F32);
             kiln_tensor *y = b.y ? b.y : kiln_zeros(KILN_SHAPE(length ? batch * length : batch), KILN_I64);
-            kiln_tensor *z = kiln_forward(m, x);
-            kiln_backward(kiln_cross_entropy(length ? kiln_flatten(z, 0, 1) : z, y));
+            kiln_tensor *loss = NULL;
+            kiln_autocast(amp)
+            {
+                kiln_tensor *z = kiln_forward(m, x);
+                loss = kiln_cross_entropy(length ? kiln_flatten(z, 0, 1) : z, y);
+            }
+            kiln_backward(loss);
             kiln_optim_step(adam);
         }
         kiln_report(stderr);
@@ -111,6 +118,35 @@ static void test_tf32(void **state)
         assert_int_equal(counted("fake_whole_steps"), whole + (batches[i] <= 8192));
     }
     kiln_set_tf32(false);
+}
+
+/* Autocast costs a small step nothing: it is one chain of as many links and waves as in f32, since products and groups
+ * read weights, biases and the batch through their conversions. Larger ones have as many waves as in TF32. */
+static void test_autocast(void **state)
+{
+    (void)state;
+    static const int64_t batches[] = {33, 1024};
+    kiln_plan_cache_set_capacity(0); /* every step is lowered, also one that was before */
+    for (int i = 0; i < 2; i++) {
+        kiln_set_tf32(true);
+        step("mlp", batches[i], 0, NULL);
+        kiln_set_tf32(false);
+        int whole = counted("fake_whole_steps"), waves = counted("fake_waves"), links = counted("fake_links");
+        for (amp = KILN_F16; amp <= KILN_BF16; amp++) {
+            step("mlp", batches[i], 0, NULL);
+            assert_int_equal(counted("fake_whole_steps"), ++whole);
+            assert_int_equal(counted("fake_waves"), waves);
+            assert_int_equal(counted("fake_links"), links);
+        }
+        amp = KILN_F32;
+    }
+    int before = counted("fake_chains");
+    amp = KILN_BF16;
+    step("lenet", 32, 0, NULL);
+    step("gpt2:layers=1,embed=32,heads=2,context=16,vocabulary=64", 4, 16, NULL);
+    amp = KILN_F32;
+    kiln_plan_cache_set_capacity(INT64_MAX);
+    assert_true(counted("fake_chains") > before);
 }
 
 static void test_parts(void **state)
@@ -215,10 +251,11 @@ int main(void)
     }
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */
         return 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mlp),       cmocka_unit_test(test_samples),  cmocka_unit_test(test_slabs),
-        cmocka_unit_test(test_tf32),      cmocka_unit_test(test_parts),    cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_augmented), cmocka_unit_test(test_not_kept), cmocka_unit_test(test_waves_are_in_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),      cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_slabs),    cmocka_unit_test(test_tf32),
+                                       cmocka_unit_test(test_autocast), cmocka_unit_test(test_parts),
+                                       cmocka_unit_test(test_groups),   cmocka_unit_test(test_augmented),
+                                       cmocka_unit_test(test_not_kept), cmocka_unit_test(test_waves_are_in_order)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

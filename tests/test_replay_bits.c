@@ -24,7 +24,7 @@ enum { STEPS = 30, EAGER_STEPS = 6, MOST_SECONDS = 60 /* for a process */ };
 typedef struct run_case {
     const char *name;
     const char *model; /* NULL: two layers written out, of that dtype */
-    kiln_dtype dtype;
+    kiln_dtype dtype;  /* a model's: what autocast converts to */
     int64_t batch;
     double tolerance; /* of the norm of all that came out, between runs whose roundings differ */
 } run_case;
@@ -38,6 +38,10 @@ static const run_case cases[] = {
     {"plain-f32", NULL, KILN_F32, 16, 1e-5},
     {"plain-bf16", NULL, KILN_BF16, 16, 0.016},
     {"plain-f16", NULL, KILN_F16, 16, 0.004},
+    {"mlp-bf16", "mlp", KILN_BF16, 16, 0.02},
+    {"mlp-f16", "mlp", KILN_F16, 16, 0.02},
+    {"lenet-bf16", "lenet", KILN_BF16, 8, 0.02},
+    {"gpt2-bf16", "gpt2:layers=2,heads=2,embed=32,context=16,vocabulary=64", KILN_BF16, 4, 0.02},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -132,7 +136,7 @@ static void train_model(const run_case *c, int steps, outcome *out)
         kiln_tensor *loss = NULL;
         kiln_step {
             kiln_zero_grad(adam);
-            loss = kiln_keep(loss_of(m, e, &o, c->batch, i));
+            kiln_autocast(c->dtype) loss = kiln_keep(loss_of(m, e, &o, c->batch, i));
             must(kiln_backward(loss) && kiln_optim_step(adam));
         }
         add_loss(out, loss);
@@ -334,6 +338,10 @@ TEST(f64, 3)
 TEST(f32, 4)
 TEST(bf16, 5)
 TEST(f16, 6)
+TEST(mlp_bf16, 7)
+TEST(mlp_f16, 8)
+TEST(lenet_bf16, 9)
+TEST(gpt2_bf16, 10)
 
 int main(int argc, char **argv)
 {
@@ -349,8 +357,9 @@ int main(int argc, char **argv)
     unsetenv("KILN_EAGER");
     last_words(0);
     const struct CMUnitTest tests[] = {
-        core_test(test_mlp), core_test(test_lenet), core_test(test_gpt2), core_test(test_f64),
-        core_test(test_f32), core_test(test_bf16),  core_test(test_f16),
+        core_test(test_mlp),     core_test(test_lenet),      core_test(test_gpt2),      core_test(test_f64),
+        core_test(test_f32),     core_test(test_bf16),       core_test(test_f16),       core_test(test_mlp_bf16),
+        core_test(test_mlp_f16), core_test(test_lenet_bf16), core_test(test_gpt2_bf16),
     };
     int result = CORE_MAIN(tests);
     rmdir(folder);

@@ -94,19 +94,30 @@ static void find_sinks(ordering *o)
         }
 }
 
+/* What is read, or, where that is a cast of a slot, the slot: a device may read through the cast, and finds nothing
+ * there any more once the slot is written. */
+static const kiln_draft_value *behind_cast(const kiln_draft *d, const kiln_draft_value *x)
+{
+    const kiln_node *n = x->node >= 0 ? kiln_draft_node(d, x->node) : NULL;
+    bool cast = n && n->op->cls == KILN_CLASS_POINTWISE && n->op->pointwise == KILN_PW_cast;
+    const kiln_draft_value *from = cast ? operand(d, n, 0) : NULL;
+    return from && from->node < 0 ? from : x;
+}
+
 static void find_slot_readers(ordering *o)
 {
     kiln_draft *d = o->d;
     for (int32_t i = 0; i < d->nnodes; i++)
         for (int k = 0; d->node_live[i] && k < kiln_draft_node(d, i)->nin; k++) {
-            const kiln_draft_value *x = operand(d, kiln_draft_node(d, i), k);
+            const kiln_draft_value *read = operand(d, kiln_draft_node(d, i), k);
+            const kiln_draft_value *x = read ? behind_cast(d, read) : NULL;
             int32_t group = d->node_group[i];
             if (!x || x->node >= 0)
                 continue;
             if (!o->sink[group]) {
                 if (when(d, group) > o->slot_read[x->slot])
                     o->slot_read[x->slot] = when(d, group);
-            } else if (o->slot_sink[x->slot] != group)
+            } else if (x == read && o->slot_sink[x->slot] != group)
                 o->slot_sink[x->slot] = o->slot_sink[x->slot] == NOBODY ? group : SEVERAL;
         }
 }

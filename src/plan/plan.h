@@ -86,8 +86,11 @@ typedef struct kiln_kernel {
     kiln_group *group; /* pointwise and reduce kernels; the epilogue of a matmul; else NULL */
     int32_t workspace; /* buffer, -1: none */
     int64_t flops, bytes;
-    bool tf32;    /* products of f32 may round their operands to TF32 */
-    bool commits; /* it stores to a slot */
+    bool tf32; /* products of f32 may round their operands to TF32 */
+    uint8_t
+        rounds_to; /* products, by devices that read through casts: operands of f32 are read as if of this dtype; 0: no
+                    */
+    bool commits;  /* it stores to a slot */
 } kiln_kernel;
 
 /* What a kernel reads and writes, one after the other:

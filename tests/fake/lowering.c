@@ -8,6 +8,8 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/compile/codegen.h"
+#include "device/cuda/launch/casts.h"
+#include "device/cuda/launch/rewrite.h"
 #include "device/cuda/group/text.h"
 #include "device/cuda/group/program.h"
 #include "launches.h"
@@ -125,12 +127,14 @@ static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 
 /* ---- Lowering ---- */
 
-static int chains, groups, whole_steps, slabs, wrong_waves;
+static int chains, groups, whole_steps, slabs, wrong_waves, waves, links;
 
 KILN_PLUGIN_API int fake_chains(void);      /* how many were compiled */
 KILN_PLUGIN_API int fake_groups(void);      /* of groups that are in none */
 KILN_PLUGIN_API int fake_whole_steps(void); /* chains that were a whole plan */
 KILN_PLUGIN_API int fake_slabs(void);       /* their steps that are done in slabs */
+KILN_PLUGIN_API int fake_waves(void);       /* of the last chain */
+KILN_PLUGIN_API int fake_links(void);       /* likewise */
 KILN_PLUGIN_API int fake_wrong_waves(void); /* whose parts are not all of their steps, each once, longest first */
 
 int fake_chains(void)
@@ -151,6 +155,16 @@ int fake_whole_steps(void)
 int fake_slabs(void)
 {
     return slabs;
+}
+
+int fake_waves(void)
+{
+    return waves;
+}
+
+int fake_links(void)
+{
+    return links;
 }
 
 int fake_wrong_waves(void)
@@ -231,6 +245,8 @@ static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, cons
     bool ok = text && compiles(text);
     chains += ok;
     whole_steps += ok && chain->alone;
+    waves = ok ? chain->nwaves : waves;
+    links = ok ? (int)chain->nlinks : links;
     for (int64_t i = 0; ok && i < chain->nlinks; i++)
         slabs += chain->links[i].slab > 0;
     for (int32_t wave = 0; ok && wave < chain->nwaves; wave++)
@@ -241,14 +257,17 @@ static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, cons
 }
 
 /* With addresses that differ, as those of real memory do. */
-static bool compile_plan(kiln_cuda_device *d, const kiln_plan *plan, kiln_address *addresses, kiln_cuda_part *parts)
+static bool compile_plan(kiln_cuda_device *d, const kiln_plan *given, kiln_address *addresses, kiln_cuda_part *parts)
 {
     kiln_cuda_waits w;
-    bool ok = kiln_cuda_find_waits(&w, plan);
+    kiln_plan *through = NULL;
+    int64_t n = kiln_cuda_cut(d, given, parts);
+    bool ok = kiln_cuda_read_through(given, parts, n, &through);
+    const kiln_plan *plan = through ? through : given;
+    ok = kiln_cuda_find_waits(&w, plan) && ok;
     for (int32_t i = 0; i < plan->nslots + plan->noutputs; i++)
         addresses[i] = (kiln_address)(i + 2) << 32;
     kiln_binding b = {.slots = addresses, .outputs = addresses + plan->nslots, .arena = (kiln_address)1 << 32};
-    int64_t n = kiln_cuda_cut(d, plan, parts);
     for (int64_t i = 0; ok && i < n; i++) {
         kiln_cuda_call c;
         kiln_cuda_make_call(&c, d, plan, &plan->kernels[parts[i].first], &b, NULL);
@@ -258,6 +277,7 @@ static bool compile_plan(kiln_cuda_device *d, const kiln_plan *plan, kiln_addres
             ok = compile_group(&c);
     }
     kiln_cuda_free_waits(&w);
+    kiln_cuda_plan_free(through);
     return ok;
 }
 

@@ -90,9 +90,9 @@ static void set_tiling(balancing *f, member *p, const kiln_cuda_tiling *t)
 static void try_splits(const kiln_cuda_chain *chain, const kiln_cuda_link *s, int32_t splits, int64_t most,
                        kiln_cuda_tiling *best)
 {
-    const kiln_cuda_sizes e = kiln_cuda_sizes_of(&s->product, best, s->tf32, chain->costs);
-    const kiln_cuda_sizes one = {e.m,    e.n,    KILN_CUDA_TILE_SPLIT(e.k, (int64_t)splits), e.matrices * splits,
-                                 e.tf32, e.costs};
+    const kiln_cuda_sizes e = kiln_cuda_sizes_of(&s->product, best, s->tensor, chain->costs);
+    const kiln_cuda_sizes one = {e.m,      e.n,    KILN_CUDA_TILE_SPLIT(e.k, (int64_t)splits), e.matrices * splits,
+                                 e.tensor, e.costs};
     kiln_cuda_tiling t;
     for (int64_t tiles = best->tiles; tiles > 1 && kiln_cuda_tiling_within(one, tiles - 1, &t); tiles = t.tiles)
         if (kiln_cuda_tile_time(chain, &t) <= most) {

@@ -120,9 +120,15 @@ kiln_cuda_around kiln_cuda_around_dim(const kiln_operand *x, int64_t dim)
     return e;
 }
 
-bool kiln_cuda_is_f32(const kiln_kernel *k, const char *op)
+bool kiln_cuda_is_float(const kiln_kernel *k, const char *op)
 {
-    return k->op && strcmp(k->op->name, op) == 0 && k->nin && k->in[0].dtype == KILN_F32;
+    return k->op && strcmp(k->op->name, op) == 0 && k->nin &&
+           (k->in[0].dtype == KILN_F32 || k->in[0].dtype == KILN_F16 || k->in[0].dtype == KILN_BF16);
+}
+
+const char *kiln_cuda_type_name(uint8_t dtype)
+{
+    return dtype == KILN_F16 ? "kiln_f16" : dtype == KILN_BF16 ? "kiln_bf16" : "float";
 }
 
 bool kiln_cuda_cut_rows(const kiln_operand *x, int64_t dim, kiln_cuda_cut *c)
@@ -152,6 +158,8 @@ static bool make_links(kiln_cuda_chain *chain, const kiln_cuda_call *c)
 {
     for (int32_t i = chain->first; i < chain->end; i++) {
         kiln_cuda_call one;
+        if (!c->plan->kernels[i].op && !c->plan->kernels[i].group)
+            continue; /* a cast that all read through (launch/casts.h) */
         kiln_cuda_make_call(&one, c->device, c->plan, &c->plan->kernels[i], c->binding,
                             (double *)(uintptr_t)c->scalars);
         if (!make_link(chain, &one, i))

@@ -31,7 +31,9 @@ typedef struct kiln_cuda_link {
     kiln_cuda_lowered *group;   /* NULL: none */
     kiln_cuda_matrices product; /* without addresses */
     kiln_cuda_tiling tiling;
-    bool tf32;                 /* how it may be tiled */
+    bool tensor;               /* how it may be tiled */
+    uint8_t a_dtype, b_dtype;  /* of its operands in memory … */
+    uint8_t dtype;             /* … and what they are multiplied as, which is the result's */
     kiln_cuda_samples samples; /* likewise */
 } kiln_cuda_link;
 
@@ -74,8 +76,8 @@ typedef struct kiln_cuda_chain {
 /* Whether a kernel can be a part of a chain; `large`: also if it is a product that a library is faster at. */
 bool kiln_cuda_can_chain(const kiln_cuda_call *c, bool large);
 
-/* The chain of kernels first … end-1, which all can; `c` is a call of any of them, with a binding. NULL with an error.
- */
+/* The chain of kernels first … end-1, which all can, or are nothing; `c` is a call of any of them, with a binding. NULL
+ * with an error. */
 kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_waits *w, int32_t first, int32_t end,
                                      unsigned long long *barrier);
 void kiln_cuda_chain_free(kiln_cuda_chain *chain);

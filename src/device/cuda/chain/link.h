@@ -97,8 +97,11 @@ typedef struct kiln_cuda_around {
 } kiln_cuda_around;
 kiln_cuda_around kiln_cuda_around_dim(const kiln_operand *x, int64_t dim);
 
-/* Whether a kernel is of an operation of this name and its first operand is f32. */
-bool kiln_cuda_is_f32(const kiln_kernel *k, const char *op);
+/* Whether a kernel is of an operation of this name and its first operand is f32, f16 or bf16. */
+bool kiln_cuda_is_float(const kiln_kernel *k, const char *op);
+
+/* Of one of these, in a text. */
+const char *kiln_cuda_type_name(uint8_t dtype);
 
 /* Operands and the result, in their order. */
 bool kiln_cuda_add_operands(kiln_cuda_chain *chain, const kiln_kernel *k);

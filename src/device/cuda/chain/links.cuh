@@ -88,8 +88,8 @@ KILN_PW_INLINE bool barrier(const kiln_cuda_chain_parameters &c, int count, bool
 /* ---- Steps ---- */
 
 /* A product's elements as they come. */
-template <bool VECTORS> struct plain_sink {
-    float *to;
+template <typename T, bool VECTORS> struct plain_sink {
+    T *to;
     template <int N> __device__ __forceinline__ void operator()(const kiln_cuda_cell (&cells)[N]) const
     {
 #pragma unroll
@@ -137,15 +137,16 @@ KILN_PW_INLINE void softmax_link(const void *x, void *y, int64_t rows, bool log_
 }
 
 /* argmax and argmin of short rows, a thread each: the first of equal ones, and a NaN beats all numbers. */
+template <typename T>
 KILN_PW_INLINE void find_link(const void *x, void *y, int64_t rows, int n, bool least, seat s)
 {
     const turns t = turns_of(s, rows, blockDim.x);
     for (int64_t row = t.first + threadIdx.x; row < t.end; row += t.step) {
-        const float *from = (const float *)x + row * n;
-        float best = from[0];
+        const T *from = (const T *)x + row * n;
+        float best = kiln_cuda_float_of(from[0]);
         int64_t place = 0;
         for (int i = 1; i < n; i++) {
-            float v = from[i];
+            float v = kiln_cuda_float_of(from[i]);
             if ((v != v && best == best) || (least ? v < best : v > best)) {
                 best = v;
                 place = i;

@@ -159,7 +159,7 @@ static bool find_wide_tiles(const kiln_cuda_chain *chain, const kiln_cuda_link *
     if (!s->kind->tiles || s->tiling.splits > 1 || s->tiling.across == 1)
         return false;
     for (int64_t rows = LEAST_WIDE; rows <= MOST_WIDE; rows *= 2)
-        if (kiln_cuda_tiling_within(kiln_cuda_sizes_of(&s->product, &s->tiling, s->tf32, chain->costs),
+        if (kiln_cuda_tiling_within(kiln_cuda_sizes_of(&s->product, &s->tiling, s->tensor, chain->costs),
                                     (s->product.m + rows - 1) / rows, t) &&
             t->across == 1 && t->nanoseconds < s->tiling.nanoseconds + chain->costs->barrier)
             return true;

@@ -30,6 +30,7 @@
     X(tile_h, "device/cuda/gemm/tile.h")                                                                               \
     X(staged, "device/cuda/gemm/staged.cuh")                                                                           \
     X(tensor, "device/cuda/gemm/tensor.cuh")                                                                           \
+    X(panel, "device/cuda/gemm/panel.cuh")                                                                             \
     X(straight, "device/cuda/gemm/straight.cuh")                                                                       \
     X(async, "device/cuda/gemm/async.cuh")                                                                             \
     X(samples, "device/cuda/kernels/samples.cuh")                                                                      \

@@ -1,7 +1,9 @@
-/* The gradient of few weights: of convolutions in f32 with few channels, such as the first ones of a network. As a
+/* The gradient of few weights: of convolutions with few channels, such as the first ones of a network. As a
  * product it has a small result, and sums that run over every pixel of a batch: cut by its result alone it keeps a few
  * blocks busy for long. Here blocks take bands of images, each makes sums for all weights, and a second kernel adds
- * those in a fixed order. What is cut into how much follows from the shape alone. */
+ * those in a fixed order. What is cut into how much follows from the shape alone. f16 and bf16 are summed in f32, and
+ * rounded at the end. */
+#include "device/cuda/gemm/panel.cuh"
 #include "device/cuda/kernels/copy.h"
 
 enum {
@@ -24,19 +26,20 @@ typedef struct few {
 } few;
 
 /* The band's rows of all channels, with the padding as zeros, and of the output's gradient. */
-static __device__ void load_band(const few &s, const float *gy, const float *x, int64_t image, int top, float *xs,
-                                 float *gs)
+template <typename T>
+static __device__ void load_band(const few &s, const T *gy, const T *x, int64_t image, int top, float *xs, float *gs)
 {
     for (int i = (int)threadIdx.x; i < s.channels * s.in_rows * s.in_width; i += THREADS) {
         int column = i % s.in_width, row = i / s.in_width % s.in_rows, channel = i / s.in_width / s.in_rows;
         int iy = top + row - s.pad_y, ix = column - s.pad_x;
         bool inside = iy >= 0 && iy < s.height && ix >= 0 && ix < s.width;
-        xs[i] = inside ? x[((image * s.channels + channel) * s.height + iy) * s.width + ix] : 0;
+        xs[i] = inside ? kiln_cuda_float_of(x[((image * s.channels + channel) * s.height + iy) * s.width + ix]) : 0;
     }
     int rows = s.out_height - top < s.rows ? s.out_height - top : s.rows, pixels = rows * s.out_width;
     for (int i = (int)threadIdx.x; i < s.outputs * pixels; i += THREADS) {
         int output = i / pixels, pixel = i % pixels;
-        gs[output * s.plane + pixel] = gy[((image * s.outputs + output) * s.out_height + top) * s.out_width + pixel];
+        gs[output * s.plane + pixel] =
+            kiln_cuda_float_of(gy[((image * s.outputs + output) * s.out_height + top) * s.out_width + pixel]);
     }
 }
 
@@ -57,9 +60,9 @@ static __device__ __forceinline__ void add_row(const float *g, const float *line
 }
 
 /* partial[chunk, weight] */
-template <int TAPS>
+template <int TAPS, typename T>
 static __global__ void __launch_bounds__(THREADS)
-    sum_bands(const __grid_constant__ few s, const float *__restrict__ gy, const float *__restrict__ x, float *partial)
+    sum_bands(const __grid_constant__ few s, const T *__restrict__ gy, const T *__restrict__ x, float *partial)
 {
     extern __shared__ float room[];
     float *xs = room, *gs = room + s.channels * s.in_rows * s.in_width;
@@ -91,7 +94,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 enum { ABREAST = 32, LANES = THREADS / ABREAST }; /* weights of a block; threads that add for one */
 
-static __global__ void add_chunks(const float *__restrict__ partial, int chunks, int weights, float *to)
+template <typename T>
+static __global__ void add_chunks(const float *__restrict__ partial, int chunks, int weights, T *to)
 {
     __shared__ float sums[LANES][ABREAST];
     int place = (int)threadIdx.x % ABREAST, lane = (int)threadIdx.x / ABREAST;
@@ -105,7 +109,7 @@ static __global__ void add_chunks(const float *__restrict__ partial, int chunks,
         return;
     for (int l = 1; l < LANES; l++)
         sum += sums[l][place];
-    to[weight] = sum;
+    kiln_cuda_store_one(to + weight, sum);
 }
 
 /* ---- On the host ---- */
@@ -136,7 +140,7 @@ static bool suits(const kiln_cuda_conv *s)
     bool small = s->size[0] <= LONGEST && s->size[1] <= LONGEST && s->out[0] <= LONGEST && s->out[1] <= LONGEST &&
                  s->padding[0] <= LONGEST && s->padding[1] <= LONGEST && s->batch <= 1 << 18;
     bool plain = s->groups == 1 && s->stride[0] == 1 && s->stride[1] == 1 && s->dilation[0] == 1 && s->dilation[1] == 1;
-    return s->kind == KILN_CUDA_CONV_WEIGHT_GRAD && s->dtype == KILN_F32 && plain && small &&
+    return s->kind == KILN_CUDA_CONV_WEIGHT_GRAD && s->dtype != KILN_F64 && plain && small &&
            s->channels * s->outputs <= MOST_PAIRS && (taps == 3 || taps == 5 || taps == 7) && s->kernel[0] <= 7;
 }
 
@@ -173,13 +177,24 @@ extern "C" size_t kiln_cuda_few_weights_bytes(const kiln_cuda_conv *s)
     return plan(s, &f) ? (size_t)f.chunks * (size_t)f.items * (size_t)s->kernel[1] * sizeof(float) : 0;
 }
 
-template <int TAPS> static void launch(cudaStream_t stream, const few &f, const kiln_cuda_conv_data &d, float *partial)
+template <int TAPS, typename T>
+static void launch(cudaStream_t stream, const few &f, const kiln_cuda_conv_data &d, float *partial)
 {
     dim3 grid((unsigned)f.chunks, (unsigned)ceil_div(f.items, f.in_block));
-    sum_bands<TAPS><<<grid, THREADS, (size_t)floats_of(&f) * sizeof(float), stream>>>(f, (const float *)d.y,
-                                                                                      (const float *)d.x, partial);
+    sum_bands<TAPS, T><<<grid, THREADS, (size_t)floats_of(&f) * sizeof(float), stream>>>(f, (const T *)d.y,
+                                                                                         (const T *)d.x, partial);
     add_chunks<<<(unsigned)ceil_div(f.items * TAPS, ABREAST), THREADS, 0, stream>>>(partial, f.chunks, f.items * TAPS,
-                                                                                    (float *)d.w);
+                                                                                    (T *)d.w);
+}
+
+template <typename T>
+static void launch_for(cudaStream_t stream, const few &f, int64_t taps, const kiln_cuda_conv_data &d, float *partial)
+{
+    switch (taps) {
+    case 3: launch<3, T>(stream, f, d, partial); break;
+    case 5: launch<5, T>(stream, f, d, partial); break;
+    default: launch<7, T>(stream, f, d, partial); break;
+    }
 }
 
 extern "C" void kiln_cuda_few_weights(cudaStream_t stream, const kiln_cuda_conv *s, const kiln_cuda_conv_data *data,
@@ -188,9 +203,10 @@ extern "C" void kiln_cuda_few_weights(cudaStream_t stream, const kiln_cuda_conv 
     few f;
     if (!plan(s, &f))
         return;
-    switch (s->kernel[1]) {
-    case 3: launch<3>(stream, f, *data, (float *)workspace); break;
-    case 5: launch<5>(stream, f, *data, (float *)workspace); break;
-    default: launch<7>(stream, f, *data, (float *)workspace); break;
+    float *partial = (float *)workspace;
+    switch (s->dtype) {
+    case KILN_F16: launch_for<kiln_f16>(stream, f, s->kernel[1], *data, partial); break;
+    case KILN_BF16: launch_for<kiln_bf16>(stream, f, s->kernel[1], *data, partial); break;
+    default: launch_for<float>(stream, f, s->kernel[1], *data, partial); break;
     }
 }

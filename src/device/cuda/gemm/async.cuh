@@ -7,7 +7,7 @@
 #define KILN_CUDA_ASYNC_CUH
 
 /* 16 bytes, of which the first `bytes` come from `from` and the rest are 0; both addresses are multiples of 16. */
-static __device__ __forceinline__ void kiln_cuda_copy_16(float *to, const float *from, int bytes)
+static __device__ __forceinline__ void kiln_cuda_copy_16(void *to, const void *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
                  "l"(from), "r"(bytes)

@@ -299,9 +299,9 @@ static size_t product_bytes(const kiln_cuda_call *c, const job *j)
     return c->kernel->group && !j->end.to ? round_up((size_t)(j->count * j->m * j->n) * j->element) : 0;
 }
 
-static size_t partial_bytes(const job *j) /* of a small one; the costs do not matter */
+static size_t partial_bytes(const job *j) /* of a small one; only its sizes matter */
 {
-    return round_up(kiln_cuda_tiling_partials(&j->tiling, kiln_cuda_sizes_of(&j->matrices, &j->tiling, j->tf32, NULL)));
+    return round_up(kiln_cuda_tiling_partials(&j->tiling, kiln_cuda_sizes_of(&j->matrices, &j->tiling, true, NULL)));
 }
 
 static size_t workspace(const kiln_cuda_call *c)
@@ -444,7 +444,7 @@ bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
     if (!j.k)
         kiln_cuda_zero(c->stream, to, (size_t)(j.count * j.m * j.n) * j.element, stop);
     else if (j.small) {
-        if (!kiln_cuda_tiled_launch(c, &j.matrices, &j.tiling, (float *)(void *)to, (float *)(void *)room))
+        if (!kiln_cuda_tiled_launch(c, &j.matrices, &j.tiling, j.dtype, to, (float *)(void *)room))
             return false;
     } else if (stop) /* plans write slots by groups, so this is here for the sake of the rule */
         kiln_cuda_plain_guarded(c);

@@ -1,13 +1,15 @@
 /* Tiles whose operands go through shared memory. A crew of threads makes each slice: it copies its part of the operands
  * there, several chunks ahead, and waits for nobody else until all sums are there. Panels lie in shared memory as in
- * global memory, line by line where k has stride 1, else k by k, so that they can be copied by 16 bytes. */
+ * global memory, line by line where k has stride 1, else k by k, so that they can be copied by 16 bytes. Elements that
+ * are not floats, or are to be rounded, become floats on the way. */
 #ifndef KILN_CUDA_STAGED_CUH
 #define KILN_CUDA_STAGED_CUH
 
 #include "device/cuda/gemm/async.cuh"
-#include "device/cuda/gemm/tile.h"
+#include "device/cuda/gemm/panel.cuh"
 
-template <int ROWS, int COLS, int SLICES> struct kiln_cuda_staged {
+/* As: what elements are multiplied as. */
+template <int ROWS, int COLS, int SLICES, typename As> struct kiln_cuda_staged {
     enum {
         CHUNK = KILN_CUDA_TILE_CHUNK,
         STAGES = KILN_CUDA_TILE_STAGES,
@@ -24,9 +26,23 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_staged {
 
     /* ---- Copying ---- */
 
+    /* The first `there` of some neighbours, as numbers. */
+    template <int each, typename T> static __device__ __forceinline__ void convert(float *to, const T *from, int there)
+    {
+        if (each == 4 && there == 4) {
+            const kiln_cuda_four<T> x = *(const kiln_cuda_four<T> *)from;
+            *(float4 *)to = float4{x.template number<As>(0), x.template number<As>(1), x.template number<As>(2),
+                                   x.template number<As>(3)};
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < each; i++)
+            to[i] = i < there ? kiln_cuda_number<As>(from[i]) : 0;
+    }
+
     /* Element i of LINES · CHUNK, or, where `each` is 4, the i-th four. */
-    template <int LINES, bool ALONG, int each>
-    static __device__ __forceinline__ void copy(float *to, const kiln_cuda_panel &p, const float *from, int left,
+    template <int LINES, bool ALONG, int each, typename T>
+    static __device__ __forceinline__ void copy(float *to, const kiln_cuda_panel<T> &p, const T *from, int left,
                                                 uint32_t i)
     {
         const uint32_t width = (ALONG ? CHUNK : LINES) / each;
@@ -35,15 +51,18 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_staged {
         if (line >= p.lines || k >= ((left + 3) & ~3))
             return;
         float *cell = to + (ALONG ? line * LINE + k : k * LINES + line);
-        const float *source = from + line * p.line + k * p.step;
-        if (each == 1)
-            return kiln_cuda_copy_4(cell, source, k < left ? 4 : 0);
-        const int there = ALONG ? left - k : k < left ? p.lines - line : 0;
-        kiln_cuda_copy_16(cell, source, p.whole || there >= 4 ? 16 : there * 4);
+        const T *source = from + line * p.line + k * p.step;
+        const int there = each == 1 ? k < left : ALONG ? left - k : k < left ? p.lines - line : 0;
+        if constexpr (sizeof(T) == 2 || sizeof(As) == 2)
+            convert<each>(cell, source, p.whole || there >= each ? each : there);
+        else if (each == 1)
+            kiln_cuda_copy_4(cell, source, there * 4);
+        else
+            kiln_cuda_copy_16(cell, source, p.whole || there >= 4 ? 16 : there * 4);
     }
 
-    template <int LINES, bool ALONG, int each>
-    static __device__ __forceinline__ void copy_all(float *to, const kiln_cuda_panel &p, const float *from, int left,
+    template <int LINES, bool ALONG, int each, typename T>
+    static __device__ __forceinline__ void copy_all(float *to, const kiln_cuda_panel<T> &p, const T *from, int left,
                                                     uint32_t thread)
     {
         const uint32_t count = LINES * CHUNK / each;
@@ -54,11 +73,11 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_staged {
     }
 
     /* Begins to copy the chunk at k, of which `left` elements are there; the last four are filled up with zeros. */
-    template <int LINES, bool ALONG>
-    static __device__ __forceinline__ void stage(float *to, const kiln_cuda_panel &p, int k, int left,
+    template <int LINES, bool ALONG, typename T>
+    static __device__ __forceinline__ void stage(float *to, const kiln_cuda_panel<T> &p, int k, int left,
                                                  uint32_t thread)
     {
-        const float *from = p.from + k * p.step;
+        const T *from = p.from + k * p.step;
         if (p.vector)
             copy_all<LINES, ALONG, 4>(to, p, from, left, thread);
         else
@@ -135,9 +154,9 @@ template <int ROWS, int COLS, int SLICES> struct kiln_cuda_staged {
 
     /* Each slice by its crew. Threads of a warp that share a row differ from their neighbours in the lowest bit, those
      * that share a column in the next: that is when loads of 16 bytes for half a warp are one access. */
-    template <bool A_ALONG, bool B_ALONG>
-    static __device__ __forceinline__ void make(const kiln_cuda_panel &a, const kiln_cuda_panel &b, int64_t k,
-                                                 float *sums, float *stages)
+    template <bool A_ALONG, bool B_ALONG, typename A, typename B>
+    static __device__ __forceinline__ void make(const kiln_cuda_panel<A> &a, const kiln_cuda_panel<B> &b, int64_t k,
+                                                float *sums, float *stages)
     {
         const int length = (int)KILN_CUDA_TILE_SLICE(k, SLICES), chunks = (length + CHUNK - 1) / CHUNK;
         const uint32_t thread = threadIdx.x % CREW, square = thread / 16;

@@ -8,9 +8,10 @@
 #ifndef KILN_CUDA_STRAIGHT_CUH
 #define KILN_CUDA_STRAIGHT_CUH
 
-#include "device/cuda/gemm/tile.h"
+#include "device/cuda/gemm/panel.cuh"
 
-template <int ROWS, int COLS> struct kiln_cuda_straight {
+/* As: what elements are multiplied as. They stay as they lie in memory until then, so that nobody waits for them before. */
+template <int ROWS, int COLS, typename As> struct kiln_cuda_straight {
     enum {
         AREA = ROWS * COLS,
         LANES = AREA / 16, /* threads of a slice */
@@ -22,54 +23,67 @@ template <int ROWS, int COLS> struct kiln_cuda_straight {
     };
 
     /* A thread's four lines. */
-    struct lines {
-        const float *from;
+    template <typename T> struct lines {
+        const T *from;
         int line, step;
         int last;    /* that is there; it stands for those beyond the edge, whose products nobody looks at */
-        bool vector; /* loaded by 16 bytes */
+        bool vector; /* loaded four at a time */
     };
 
-    template <bool ALONG> static __device__ __forceinline__ lines lines_of(const kiln_cuda_panel &p, int first, int k)
+    template <bool ALONG, typename T>
+    static __device__ __forceinline__ lines<T> lines_of(const kiln_cuda_panel<T> &p, int first, int k)
     {
         const bool vector = p.vector && p.fours;
         if (first + 4 > p.lines && (first >= p.lines || (!ALONG && vector)))
             first = !ALONG && vector ? p.lines - 4 : p.lines - 1;
-        return lines{p.from + first * p.line + k * p.step, (int)p.line, (int)p.step,
-                     first + 4 <= p.lines ? 3 : p.lines - 1 - first, vector};
+        return lines<T>{p.from + first * p.line + k * p.step, (int)p.line, (int)p.step,
+                        first + 4 <= p.lines ? 3 : p.lines - 1 - first, vector};
     }
 
-    /* Four k, of which `left` are there, as x[k][line]. */
-    template <bool ALONG> static __device__ __forceinline__ void load(const lines &l, int left, float (&x)[4][4])
+    /* Four k, of which `left` are there, of four lines: line by line where k has stride 1, else k by k. */
+    template <bool ALONG, typename T>
+    static __device__ __forceinline__ void load(const lines<T> &l, int left, kiln_cuda_four<T> (&x)[4])
     {
+        const T none = {};
         if (l.vector) {
-            const float4 none = {0, 0, 0, 0};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float *four_at = l.from + (ALONG ? (i < l.last ? i : l.last) * l.line : i * l.step);
-                const float4 v = (ALONG ? 0 : i) < left ? *(const float4 *)four_at : none;
-                const float four[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    (ALONG ? x[j][i] : x[i][j]) = four[j];
+                const T *four_at = l.from + (ALONG ? (i < l.last ? i : l.last) * l.line : i * l.step);
+                x[i] = (ALONG ? 0 : i) < left ? *(const kiln_cuda_four<T> *)four_at
+                                              : kiln_cuda_four<T>::of(none, none, none, none);
             }
             return;
         }
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int i = 0; i < 4; i++) {
+            T v[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                x[j][i] = j < left ? l.from[(i < l.last ? i : l.last) * l.line + j * l.step] : 0;
+            for (int j = 0; j < 4; j++) {
+                const int line = ALONG ? i : j, k = ALONG ? j : i;
+                v[j] = k < left ? l.from[(line < l.last ? line : l.last) * l.line + k * l.step] : none;
+            }
+            x[i] = kiln_cuda_four<T>::of(v[0], v[1], v[2], v[3]);
+        }
     }
 
-    static __device__ __forceinline__ void multiply(const float (&x)[4][4], const float (&y)[4][4], float (&sum)[4][4])
+    template <bool A_ALONG, bool B_ALONG, typename A, typename B>
+    static __device__ __forceinline__ void multiply(const kiln_cuda_four<A> (&x)[4], const kiln_cuda_four<B> (&y)[4],
+                                                    float (&sum)[4][4])
     {
 #pragma unroll
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < 4; k++) {
+            float a[4], b[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                a[i] = A_ALONG ? x[i].template number<As>(k) : x[k].template number<As>(i);
+                b[i] = B_ALONG ? y[i].template number<As>(k) : y[k].template number<As>(i);
+            }
 #pragma unroll
             for (int h = 0; h < 4; h++)
 #pragma unroll
                 for (int w = 0; w < 4; w++)
-                    sum[h][w] = __fmaf_rn(x[k][h], y[k][w], sum[h][w]);
+                    sum[h][w] = __fmaf_rn(a[h], b[w], sum[h][w]);
+        }
     }
 
     /* ---- Sums of a warp's slices ---- */
@@ -113,8 +127,8 @@ template <int ROWS, int COLS> struct kiln_cuda_straight {
 
     /* All sums of the tile, those of the slices of a warp added up. There are always two places for what is loaded: one
      * for what is multiplied, one for what comes next. */
-    template <bool A_ALONG, bool B_ALONG>
-    static __device__ __forceinline__ void make(const kiln_cuda_panel &a, const kiln_cuda_panel &b, int64_t k,
+    template <bool A_ALONG, bool B_ALONG, typename A, typename B>
+    static __device__ __forceinline__ void make(const kiln_cuda_panel<A> &a, const kiln_cuda_panel<B> &b, int64_t k,
                                                 float *sums)
     {
         const uint32_t part = threadIdx.x / (LANES * BESIDE), slice = threadIdx.x % BESIDE;
@@ -126,8 +140,11 @@ template <int ROWS, int COLS> struct kiln_cuda_straight {
         if (at >= end)
             return;
         const bool even = k % (4 * BESIDE) == 0; /* a warp's slices end together */
-        lines p = lines_of<A_ALONG>(a, row, at + own), q = lines_of<B_ALONG>(b, col, at + own);
-        float sum[4][4] = {}, x[2][4][4], y[2][4][4];
+        lines<A> p = lines_of<A_ALONG>(a, row, at + own);
+        lines<B> q = lines_of<B_ALONG>(b, col, at + own);
+        float sum[4][4] = {};
+        kiln_cuda_four<A> x[2][4];
+        kiln_cuda_four<B> y[2][4];
         load<A_ALONG>(p, even ? 4 : end - at - own, x[0]);
         load<B_ALONG>(q, even ? 4 : end - at - own, y[0]);
 #pragma unroll 1
@@ -141,7 +158,7 @@ template <int ROWS, int COLS> struct kiln_cuda_straight {
                     load<A_ALONG>(p, even ? 4 : end - at - own, x[1 - now]);
                     load<B_ALONG>(q, even ? 4 : end - at - own, y[1 - now]);
                 }
-                multiply(x[now], y[now], sum);
+                multiply<A_ALONG, B_ALONG>(x[now], y[now], sum);
             }
         put(sums + part * AREA + row * COLS + col, sum, slice);
     }

@@ -23,9 +23,7 @@ static size_t larger(size_t a, size_t b)
 static size_t shared_floats(int64_t rows, int64_t cols, int64_t slices, int64_t k)
 {
     if (KILN_CUDA_TILE_TENSOR(rows, cols, slices))
-        return larger(
-            (size_t)(KILN_CUDA_TENSOR_STAGES(rows, cols, slices) * (rows + cols) * KILN_CUDA_TENSOR_LONG(slices)),
-            (size_t)KILN_CUDA_TENSOR_SUMS(rows, cols, slices));
+        return larger(KILN_CUDA_TENSOR_ROOM / sizeof(float), (size_t)KILN_CUDA_TENSOR_SUMS(rows, cols, slices));
     if (KILN_CUDA_TILE_STRAIGHT(rows, cols, slices))
         return (size_t)(rows * cols * (slices / KILN_CUDA_TILE_BESIDE(rows, cols)));
     int64_t chunks = times(KILN_CUDA_TILE_SLICE(k, slices), KILN_CUDA_TILE_CHUNK);
@@ -88,20 +86,20 @@ static bool find(kiln_cuda_sizes e, int64_t most, bool split, kiln_cuda_tiling *
     int64_t work;
     if (e.m < 1 || e.n < 1 || e.k < 1 || e.matrices < 1 || __builtin_mul_overflow(e.m, e.n, &work) ||
         __builtin_mul_overflow(work, e.k, &work) || __builtin_mul_overflow(work, e.matrices, &work) ||
-        work > (e.tf32 ? e.costs->most_tensor_work : e.costs->most_work))
+        work > (e.tensor ? e.costs->most_tensor_work : e.costs->most_work))
         return false;
     search s = {e, most, INT64_MAX, t};
     for (int i = 0; i < KILN_CUDA_TILE_COSTS; i++) {
         const tile *one = &e.costs->tiles[i];
         bool tensor = by_tensor_cores(one->rows, one->cols, one->slices);
-        if (tensor ? !e.tf32 : work > e.costs->most_work)
+        if (tensor ? !e.tensor : work > e.costs->most_work)
             continue;
         try_tiling(&s, one, 1);
         if (tensor && split)
             try_tiling(&s, one, most_splits(one, e));
     }
-    t->large = e.tf32 && s.least > e.costs->most_tensor_time;
-    return s.least <= (e.tf32 ? e.costs->most_large_time : e.costs->most_time);
+    t->large = e.tensor && s.least > e.costs->most_tensor_time;
+    return s.least <= (e.tensor ? e.costs->most_large_time : e.costs->most_time);
 }
 
 bool kiln_cuda_tiling_of(kiln_cuda_sizes e, kiln_cuda_tiling *t)

@@ -1,31 +1,14 @@
-/* A tile of a product of f32 matrices, made by a block of KILN_CUDA_TILE_THREADS threads. Compiled ahead with tiled.cu
+/* A tile of a product of matrices, made by a block of KILN_CUDA_TILE_THREADS threads. Compiled ahead with tiled.cu
  * and as text with generated kernels; both give the same bits, whatever strides and alignment are: an element is the
  * sum of its slices in an order that the tiling tells, a slice the sum of its products in ascending k, each added by one
- * fma, or eight by eight as tensor cores do it. */
+ * fma, or eight or sixteen at a time as tensor cores do it. Whether an operand is read as it is or converted on the way
+ * makes no difference either. */
 #ifndef KILN_CUDA_TILE_CUH
 #define KILN_CUDA_TILE_CUH
 
 #include "device/cuda/gemm/staged.cuh"
 #include "device/cuda/gemm/straight.cuh"
 #include "device/cuda/gemm/tensor.cuh"
-
-/* Four neighbours of a row, or less: those of c from element `at`. */
-struct kiln_cuda_cell {
-    int64_t at;
-    int n; /* 0: none */
-    float x[4];
-};
-
-/* `vector`: cells are whole, and aligned to 16 bytes. */
-static __device__ __forceinline__ void kiln_cuda_store_cell(float *c, const kiln_cuda_cell &cell, bool vector)
-{
-    if (vector && cell.n)
-        *(float4 *)(c + cell.at) = make_float4(cell.x[0], cell.x[1], cell.x[2], cell.x[3]);
-#pragma unroll
-    for (int v = 0; v < 4; v++)
-        if (!vector && v < cell.n)
-            c[cell.at + v] = cell.x[v];
-}
 
 /* Adds up the sums of every element, in order. A thread has up to four cells at a time, so that a sink can ask memory
  * for what it needs of all before it writes any; the first of the tile is element `at` of c; `rows` and `cols` of it
@@ -57,21 +40,30 @@ static __device__ __forceinline__ void kiln_cuda_tile_finish(const float *sums, 
     }
 }
 
-static __device__ __forceinline__ kiln_cuda_panel kiln_cuda_panel_of(const float *from, int64_t line, int64_t step,
-                                                                     int lines, bool aligned, bool fours, bool whole)
+/* `each`: elements that are read at a time. */
+template <typename T>
+static __device__ __forceinline__ kiln_cuda_panel<T> kiln_cuda_panel_of(const void *operand, int64_t at, int64_t line,
+                                                                        int64_t step, int lines, int each, bool aligned,
+                                                                        bool fours, bool whole)
 {
-    const bool vector = (step == 1 ? line : line == 1 ? step : 1) % 4 == 0;
-    return kiln_cuda_panel{from,  line, step, lines, vector && (aligned || (unsigned long long)from % 16 == 0),
-                           fours, whole};
+    const T *from = (const T *)operand + at;
+    const bool vector = (step == 1 ? line : line == 1 ? step : 1) % each == 0;
+    return kiln_cuda_panel<T>{from,
+                              line,
+                              step,
+                              lines,
+                              vector && (aligned || (unsigned long long)from % (each * sizeof(T)) == 0),
+                              fours,
+                              whole};
 }
 
 /* Whether a and b are known to be multiples of 16 bytes; else their tiles look. */
 template <typename Shape> static constexpr bool kiln_cuda_aligned = Shape::aligned;
 template <> constexpr bool kiln_cuda_aligned<kiln_cuda_matrices> = false;
 
-template <typename Tiler, typename Shape, typename... More>
-static __device__ __forceinline__ void kiln_cuda_tile_make(const Shape &s, const kiln_cuda_panel &a,
-                                                           const kiln_cuda_panel &b, int64_t k, More... memory)
+template <typename Tiler, typename Shape, typename A, typename B, typename... More>
+static __device__ __forceinline__ void kiln_cuda_tile_make(const Shape &s, const kiln_cuda_panel<A> &a,
+                                                           const kiln_cuda_panel<B> &b, int64_t k, More... memory)
 {
     if (s.a_col == 1 && s.b_row == 1)
         Tiler::template make<true, true>(a, b, k, memory...);
@@ -84,13 +76,13 @@ static __device__ __forceinline__ void kiln_cuda_tile_make(const Shape &s, const
 }
 
 /* Tile number `tile` of all matrices' tiles, row by row, of the first split, then of the next. `s` is a
- * kiln_cuda_matrices, or has the same members as constants and `aligned`. `shared` is aligned to 16 bytes, better to
+ * kiln_cuda_matrices, or has the same members as constants and `aligned`; Types: kiln_cuda_types. `shared` is aligned to 16 bytes, better to
  * KILN_CUDA_TILE_ALIGN; the block has to meet before it is used again.
  *
  * sink(cells) is called with some cells at a time, such that every element is in one of them: four elements, and `at` a
  * multiple of four, where the rows of c have a multiple of four. Consecutive threads have consecutive ones. The elements
  * of the second split come behind all of the first. */
-template <int ROWS, int COLS, int SLICES, typename Shape, typename Sink>
+template <int ROWS, int COLS, int SLICES, typename Types, typename Shape, typename Sink>
 static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t matrices, int splits, int64_t tile,
                                                       void *shared, const Sink &sink)
 {
@@ -104,26 +96,31 @@ static __device__ __forceinline__ void kiln_cuda_tile(const Shape &s, int64_t ma
     const int rows = s.m % ROWS == 0 || s.m - row >= ROWS ? ROWS : (int)(s.m - row);
     const int cols = s.n % COLS == 0 || s.n - col >= COLS ? COLS : (int)(s.n - col);
     const bool a_fours = (s.a_col == 1 ? s.k : s.m) % 4 == 0, b_fours = (s.b_row == 1 ? s.k : s.n) % 4 == 0;
-    const kiln_cuda_panel a =
-        kiln_cuda_panel_of(s.a + matrix * s.a_matrix + row * s.a_row + begin * s.a_col, s.a_row, s.a_col, rows,
-                           kiln_cuda_aligned<Shape> && s.a_matrix % 4 == 0, a_fours, a_fours && s.k % 4 == 0);
-    const kiln_cuda_panel b =
-        kiln_cuda_panel_of(s.b + matrix * s.b_matrix + col * s.b_col + begin * s.b_row, s.b_col, s.b_row, cols,
-                           kiln_cuda_aligned<Shape> && s.b_matrix % 4 == 0, b_fours, b_fours && s.k % 4 == 0);
+    typedef typename Types::a A;
+    typedef typename Types::b B;
+    typedef typename Types::as As;
+    const bool tensor = KILN_CUDA_TILE_TENSOR(ROWS, COLS, SLICES);
+    const int a_each = tensor ? 16 / sizeof(A) : 4, b_each = tensor ? 16 / sizeof(B) : 4;
+    const kiln_cuda_panel<A> a = kiln_cuda_panel_of<A>(
+        s.a, matrix * s.a_matrix + row * s.a_row + begin * s.a_col, s.a_row, s.a_col, rows, a_each,
+        kiln_cuda_aligned<Shape> && s.a_matrix % a_each == 0, a_fours, a_fours && s.k % 4 == 0);
+    const kiln_cuda_panel<B> b = kiln_cuda_panel_of<B>(
+        s.b, matrix * s.b_matrix + col * s.b_col + begin * s.b_row, s.b_col, s.b_row, cols, b_each,
+        kiln_cuda_aligned<Shape> && s.b_matrix % b_each == 0, b_fours, b_fours && s.k % 4 == 0);
     const int64_t at = (number * s.m + row) * s.n + col;
     float *sums = (float *)shared;
-    if constexpr (KILN_CUDA_TILE_TENSOR(ROWS, COLS, SLICES)) {
-        typedef kiln_cuda_tensor<ROWS, COLS, SLICES> tiler;
+    if constexpr (tensor) {
+        typedef kiln_cuda_tensor<ROWS, COLS, SLICES, A, B, As> tiler;
         kiln_cuda_tile_make<tiler>(s, a, b, k, sums);
         __syncthreads();
         kiln_cuda_tile_finish<ROWS, COLS, tiler::WIDTH>(sums, tiler::sums_of(k), at, s.n, rows, cols, sink);
     } else if constexpr (KILN_CUDA_TILE_STRAIGHT(ROWS, COLS, SLICES)) {
-        typedef kiln_cuda_straight<ROWS, COLS> tiler;
+        typedef kiln_cuda_straight<ROWS, COLS, As> tiler;
         kiln_cuda_tile_make<tiler>(s, a, b, k, sums);
         __syncthreads();
         kiln_cuda_tile_finish<ROWS, COLS, COLS>(sums, tiler::sums_of(k), at, s.n, rows, cols, sink);
     } else {
-        typedef kiln_cuda_staged<ROWS, COLS, SLICES> tiler;
+        typedef kiln_cuda_staged<ROWS, COLS, SLICES, As> tiler;
         kiln_cuda_tile_make<tiler>(s, a, b, k, sums, sums + SLICES * KILN_CUDA_TILE_SUMS(ROWS, COLS));
         __syncthreads();
         kiln_cuda_tile_finish<ROWS, COLS, tiler::WIDTH>(sums, tiler::sums_of(k), at, s.n, rows, cols, sink);

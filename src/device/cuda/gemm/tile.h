@@ -1,7 +1,7 @@
-/* Products of f32 matrices by tiles: a block makes a tile of the result, and k is cut into slices that parts of the
- * block sum side by side. Where k is long and there are few tiles it is split between blocks first (split-k): the tiles
- * of each split are partial sums, which are added in order. Read by C, by CUDA sources and by generated kernels, which
- * bring the integer types along. */
+/* Products of matrices of f32, f16 or bf16 by tiles: a block makes a tile of the result, and k is cut into slices that
+ * parts of the block sum side by side. Where k is long and there are few tiles it is split between blocks first
+ * (split-k): the tiles of each split are partial sums, which are added in order. Read by C, by CUDA sources and by
+ * generated kernels, which bring the integer types along. */
 #ifndef KILN_CUDA_TILE_H
 #define KILN_CUDA_TILE_H
 
@@ -14,21 +14,11 @@
 /* c = a · b for each of some matrices, c [m, n] and dense, a [m, k], b [k, n]. Strides in elements, below 2^28 within a
  * matrix; a matrix that all share has 0 for the way to the next. */
 typedef struct kiln_cuda_matrices {
-    const float *a, *b;
+    const void *a, *b;
     int64_t m, n, k;
     int64_t a_row, a_col, b_row, b_col;
     int64_t a_matrix, b_matrix;
 } kiln_cuda_matrices;
-
-/* What a tile needs of an operand: lines along k, rows of a or columns of b. */
-typedef struct kiln_cuda_panel {
-    const float *from;  /* the first line's first element */
-    int64_t line, step; /* from line to line, along k */
-    int lines;          /* that there are */
-    bool vector;        /* can be read by 16 bytes along what has stride 1 … */
-    bool fours;         /* … where there is a multiple of as many … */
-    bool whole;         /* … and of as many k */
-} kiln_cuda_panel;
 
 enum {
     KILN_CUDA_TILE_THREADS = 512, /* in a block */
@@ -39,7 +29,9 @@ enum {
     KILN_CUDA_TILE_STRAIGHT_AREA = 512
 };
 
-/* The tiles there are, (rows, columns, slices): those in f32, and those by tensor cores in TF32. */
+/* The tiles there are, (rows, columns, slices): those that multiply in f32, and those by tensor cores in TF32 or 16
+ * bits.
+ */
 #define KILN_CUDA_TILES(X)                                                                                             \
     X(8, 8, 128) X(16, 8, 64) X(16, 16, 32) X(16, 32, 16) X(16, 32, 8) X(32, 32, 8) X(32, 64, 4) X(64, 64, 2)
 #define KILN_CUDA_TENSOR_TILES(X) X(32, 32, 16) X(64, 32, 8) X(64, 64, 4) X(128, 64, 2) X(128, 128, 2)
@@ -64,11 +56,12 @@ enum {
 #define KILN_CUDA_TILE_STAGE(rows, cols) (KILN_CUDA_TILE_PANEL(rows) + KILN_CUDA_TILE_PANEL(cols) + 16)
 #define KILN_CUDA_TILE_SUMS(rows, cols)  ((rows) * ((cols) + KILN_CUDA_TILE_PAD))
 
-/* The same with tensor cores: elements along k of a stage, and how many stages there are at once, beyond which a block
- * of a device with little shared memory would not fit. Sums take their place, of every slice or of all together. */
-#define KILN_CUDA_TENSOR_LONG(slices)               ((slices) < 4 ? 32 : 8 * (slices))
-#define KILN_CUDA_TENSOR_PAD                        8 /* floats behind a row of sums */
-#define KILN_CUDA_TENSOR_STAGES(rows, cols, slices) (24 * 1024 / (((rows) + (cols)) * KILN_CUDA_TENSOR_LONG(slices)))
+/* The same with tensor cores: elements along k of a stage, and bytes that all stages take at most, beyond which a block
+ * of a device with little shared memory would not fit. Sums take their place, of every slice or of all together. Which
+ * elements a slice sums does not depend on how they lie in memory, so neither do the bits of the result. */
+#define KILN_CUDA_TENSOR_LONG(slices) ((slices) < 4 ? 32 : 8 * (slices))
+#define KILN_CUDA_TENSOR_PAD          8 /* floats behind a row of sums */
+#define KILN_CUDA_TENSOR_ROOM         (96 * 1024)
 #define KILN_CUDA_TENSOR_SUMS(rows, cols, slices)                                                                      \
     ((rows) * ((cols) + KILN_CUDA_TENSOR_PAD) * (KILN_CUDA_TENSOR_BLOCKS(rows, cols, slices) == 1 ? (slices) : 1))
 
@@ -101,7 +94,7 @@ static inline int64_t kiln_cuda_tiling_matrices(const kiln_cuda_tiling *t)
 
 typedef struct kiln_cuda_sizes { /* what there is to be tiled */
     int64_t m, n, k, matrices;
-    bool tf32;                    /* operands may be rounded */
+    bool tensor;                  /* operands are of 16 bits, or may be rounded to TF32 */
     const kiln_cuda_costs *costs; /* of the device */
 } kiln_cuda_sizes;
 

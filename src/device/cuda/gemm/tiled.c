@@ -49,6 +49,21 @@ static bool near_enough(int64_t stride)
     return stride > -(1 << 28) && stride < 1 << 28;
 }
 
+kiln_dtype kiln_cuda_multiplied_as(const kiln_cuda_call *c)
+{
+    return c->kernel->rounds_to ? (kiln_dtype)c->kernel->rounds_to : c->in[0].dtype;
+}
+
+static bool is_half(kiln_dtype dtype)
+{
+    return dtype == KILN_F16 || dtype == KILN_BF16;
+}
+
+bool kiln_cuda_takes_tensor(const kiln_cuda_call *c)
+{
+    return c->kernel->tf32 || is_half(kiln_cuda_multiplied_as(c));
+}
+
 bool kiln_cuda_tiled_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cuda_tiling *t)
 {
     const kiln_cuda_operand *a = &c->in[0], *b = &c->in[1];
@@ -61,12 +76,12 @@ bool kiln_cuda_tiled_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cud
     s->a_col = a->stride[a->ndim - 1];
     s->b_row = b->stride[b->ndim - 2];
     s->b_col = b->stride[b->ndim - 1];
-    if (a->dtype != KILN_F32 || !join_batch(a, b, s, &matrices))
+    if ((a->dtype != KILN_F32 && !is_half(a->dtype)) || !join_batch(a, b, s, &matrices))
         return false;
     join_rows(s, &matrices);
     if (!near_enough(s->a_row) || !near_enough(s->a_col) || !near_enough(s->b_row) || !near_enough(s->b_col))
         return false;
-    kiln_cuda_sizes e = {s->m, s->n, s->k, matrices, c->kernel->tf32, c->costs};
+    kiln_cuda_sizes e = {s->m, s->n, s->k, matrices, kiln_cuda_takes_tensor(c), c->costs};
     bool ok = kiln_cuda_tiling_of(e, t);
     if (ok && c->tiling)
         *t = *c->tiling;

@@ -81,12 +81,22 @@ static void say_row(const writer *w, const kiln_cuda_op *op, int number)
     say(w, "r%d.w[v] = bits((%s)(%s)); } }\n", op->dst, row->kind == KILN_PW_IS_TEST ? "uint8_t" : "T", row->text);
 }
 
+/* A product of halves is one of halves here too, as where it is a kernel of its own. */
+static void say_head(const writer *w, const kiln_cuda_op *op)
+{
+    uint8_t dtype = w->is.loads[op->src[0]].dtype;
+    say(w, "_Pragma(\"unroll\") for (int v = 0; v < N; v++) r%d.w[v] = v < n ? bits(head[v]) : 0;\n", op->dst);
+    if (dtype == KILN_F16 || dtype == KILN_BF16)
+        say(w, "        settle<wide>(%d, r%d);\n", dtype == KILN_F16 ? KILN_CUDA_ROUND_F16 : KILN_CUDA_ROUND_BF16,
+            op->dst);
+}
+
 static void say_op(const writer *w, int number)
 {
     const kiln_cuda_op *op = &w->is.ops[number];
     say(w, "        ");
     if (op->code == KILN_CUDA_LOAD && is_head(w, op))
-        say(w, "_Pragma(\"unroll\") for (int v = 0; v < N; v++) r%d.w[v] = v < n ? bits(head[v]) : 0;\n", op->dst);
+        say_head(w, op);
     else if (op->code == KILN_CUDA_LOAD)
         say(w, "r%d = f.l%d;\n", op->dst, op->src[0]);
     else if (op->code == KILN_CUDA_STORE)

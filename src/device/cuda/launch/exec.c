@@ -6,7 +6,9 @@
 #include "core/fail.h"
 #include "device/cuda/compile/codegen.h"
 #include "device/cuda/memory/memory.h"
+#include "device/cuda/launch/casts.h"
 #include "device/cuda/launch/pending.h"
+#include "device/cuda/launch/rewrite.h"
 #include "device/cuda/launch/sums.h"
 
 /* ---- Parts ---- */
@@ -62,7 +64,8 @@ static bool make_parts(kiln_cuda_device *d, kiln_cuda_exec *e)
     for (int64_t i = 0; i < n; i++)
         for (int32_t k = e->parts[i].first; k < e->parts[i].end; k++)
             e->part_of[k] = (int32_t)i;
-    return true;
+    return kiln_cuda_read_through(e->plan, e->parts, e->nparts, &e->through) &&
+           (!e->through || kiln_cuda_find_waits(&e->through_waits, e->through));
 }
 
 /* With the first run: only then are there addresses. */
@@ -73,8 +76,10 @@ static bool make_chains(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_bindi
         kiln_cuda_call c;
         if (p->chain || p->end - p->first < 2)
             continue;
-        kiln_cuda_make_call(&c, d, e->plan, &e->plan->kernels[p->first], b, e->scalars);
-        if (!(p->chain = kiln_cuda_chain_new(&c, &e->waits, p->first, p->end, e->barriers + i)))
+        const kiln_plan *plan = e->through ? e->through : e->plan;
+        kiln_cuda_make_call(&c, d, plan, &plan->kernels[p->first], b, e->scalars);
+        if (!(p->chain = kiln_cuda_chain_new(&c, e->through ? &e->through_waits : &e->waits, p->first, p->end,
+                                             e->barriers + i)))
             return false;
     }
     return true;
@@ -123,7 +128,9 @@ void kiln_cuda_dispose(void *dev, void *p)
     kiln_free(e->parts);
     kiln_free(e->part_of);
     kiln_cuda_free_waits(&e->waits);
-    kiln_cuda_free_absorbed(e->absorbed);
+    kiln_cuda_free_waits(&e->through_waits);
+    kiln_cuda_plan_free(e->through);
+    kiln_cuda_plan_free(e->absorbed);
     kiln_free(e);
 }
 

@@ -57,7 +57,8 @@ enum { KILN_CUDA_GRAPHS = 8 };
 typedef struct kiln_cuda_exec {
     const kiln_plan *plan; /* as it was given, or … */
     kiln_plan *absorbed;   /* … with sums that products make (sums.h); NULL: it has none */
-    kiln_cuda_waits waits;
+    kiln_plan *through; /* what chains are made of instead: with casts that are read through (casts.h); NULL: nothing */
+    kiln_cuda_waits waits, through_waits;
     kiln_cuda_part *parts;
     int64_t nparts;
     int32_t *part_of;             /* by kernel */

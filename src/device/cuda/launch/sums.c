@@ -4,6 +4,7 @@
 #include "device/cuda/common/depend.h"
 #include "device/cuda/gemm/epilogue.h"
 #include "device/cuda/launch/exec.h"
+#include "device/cuda/launch/rewrite.h"
 
 /* ---- What is the sum of what ---- */
 
@@ -111,35 +112,6 @@ static bool absorb_one(kiln_cuda_device *d, kiln_plan *plan, int32_t sum, bool *
 
 /* ---- Plans ---- */
 
-static kiln_plan *copy_of(const kiln_plan *plan) /* of what lowering and running look at */
-{
-    kiln_plan *p = kiln_alloc_zero(1, sizeof *p);
-    if (!p)
-        return NULL;
-    p->device = plan->device;
-    p->nkernels = plan->nkernels;
-    p->nbuffers = plan->nbuffers;
-    p->buffers = plan->buffers;
-    p->nslots = plan->nslots;
-    p->noutputs = plan->noutputs;
-    p->nscalars = plan->nscalars;
-    p->kernels = KILN_ARENA_NEW(&p->pool, kiln_kernel, plan->nkernels);
-    for (int64_t k = 0; p->kernels && k < plan->nkernels; k++)
-        p->kernels[k] = plan->kernels[k];
-    if (p->kernels)
-        return p;
-    kiln_cuda_free_absorbed(p);
-    return NULL;
-}
-
-void kiln_cuda_free_absorbed(kiln_plan *absorbed)
-{
-    if (!absorbed)
-        return;
-    kiln_arena_free(&absorbed->pool);
-    kiln_free(absorbed);
-}
-
 static void close_gaps(kiln_plan *plan)
 {
     int64_t kept = 0;
@@ -170,14 +142,14 @@ bool kiln_cuda_absorb_sums(kiln_cuda_device *d, const kiln_plan *plan, kiln_plan
 {
     int64_t count = 0;
     kiln_cuda_part *parts = kiln_alloc_zero((size_t)plan->nkernels + 1, sizeof *parts);
-    *absorbed = parts ? copy_of(plan) : NULL;
+    *absorbed = parts ? kiln_cuda_plan_copy(plan) : NULL;
     bool ok = *absorbed && absorb_in_parts(d, *absorbed, parts, kiln_cuda_cut(d, plan, parts), &count);
     kiln_free(parts);
     if (ok && count) {
         close_gaps(*absorbed);
         return true;
     }
-    kiln_cuda_free_absorbed(*absorbed);
+    kiln_cuda_plan_free(*absorbed);
     *absorbed = NULL;
     return ok;
 }

@@ -7,9 +7,7 @@
 
 #include "device/cuda/gemm/matmul.h"
 
-/* *absorbed: the plan with fewer kernels, NULL where it has no such sums. It lives no longer than the plan. False with
- * an error. */
+/* *absorbed: the plan with fewer kernels (rewrite.h), NULL where it has no such sums. False with an error. */
 bool kiln_cuda_absorb_sums(kiln_cuda_device *d, const kiln_plan *plan, kiln_plan **absorbed);
-void kiln_cuda_free_absorbed(kiln_plan *absorbed); /* may be NULL */
 
 #endif

@@ -8,7 +8,7 @@ static bool can(const kiln_cuda_call *c, bool large)
 {
     (void)large;
     const kiln_kernel *k = c->kernel;
-    if (!kiln_cuda_is_f32(k, "argmax") && !kiln_cuda_is_f32(k, "argmin"))
+    if (!kiln_cuda_is_float(k, "argmax") && !kiln_cuda_is_float(k, "argmin"))
         return false;
     kiln_cuda_around e = kiln_cuda_around_dim(&k->in[0], k->ints[0]);
     return e.inner == 1 && e.n > 0 && e.n <= FOUND_BY_ONE && e.outer > 0;
@@ -25,8 +25,9 @@ static void say_find(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cu
 {
     const kiln_kernel *k = kiln_cuda_link_kernel(a->chain, l);
     kiln_cuda_around e = kiln_cuda_around_dim(&k->in[0], k->ints[0]);
-    kiln_cuda_say(&a->w, "find_link(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", l->pointers, l->pointers + 1,
-                  (long long)e.outer, (int)e.n, strcmp(k->op->name, "argmin") == 0 ? "true" : "false", seat->seat);
+    kiln_cuda_say(&a->w, "find_link<%s>(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ",
+                  kiln_cuda_type_name(k->in[0].dtype), l->pointers, l->pointers + 1, (long long)e.outer, (int)e.n,
+                  strcmp(k->op->name, "argmin") == 0 ? "true" : "false", seat->seat);
 }
 
 static bool cut(const kiln_cuda_chain *chain, const kiln_cuda_link *l, kiln_cuda_cut *c)

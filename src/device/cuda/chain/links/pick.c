@@ -27,10 +27,11 @@ static void say_both(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cu
 {
     const kiln_kernel *k = kiln_cuda_link_kernel(a->chain, l);
     kiln_cuda_around e = kiln_cuda_around_dim(of(k), k->ints[0]);
-    kiln_cuda_say(
-        &a->w, "%s<float>(picks_in(k.c, %d, k.data[%d], %lldL, %lldL, %lldL, %lldL), k.data[%d], k.data[%d], %s, %s); ",
-        function, l->kernel, l->pointers + 1, (long long)e.outer, (long long)e.n, (long long)e.inner,
-        (long long)k->ints[1], l->pointers, l->pointers + 2, l->guarded ? "!stopped" : "true", seat->seat);
+    kiln_cuda_say(&a->w,
+                  "%s<%s>(picks_in(k.c, %d, k.data[%d], %lldL, %lldL, %lldL, %lldL), k.data[%d], k.data[%d], %s, %s); ",
+                  function, kiln_cuda_type_name(k->in[0].dtype), l->kernel, l->pointers + 1, (long long)e.outer,
+                  (long long)e.n, (long long)e.inner, (long long)k->ints[1], l->pointers, l->pointers + 2,
+                  l->guarded ? "!stopped" : "true", seat->seat);
 }
 
 /* ---- nll_loss_pick ---- */
@@ -38,7 +39,7 @@ static void say_both(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cu
 static bool can_pick(const kiln_cuda_call *c, bool large)
 {
     (void)large;
-    return kiln_cuda_is_f32(c->kernel, "nll_loss_pick") && fits(c->kernel, picked_from);
+    return kiln_cuda_is_float(c->kernel, "nll_loss_pick") && fits(c->kernel, picked_from);
 }
 
 static bool make_pick(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call *c)
@@ -72,7 +73,7 @@ const kiln_cuda_link_kind kiln_cuda_link_pick = {.can = can_pick,
 static bool can_place(const kiln_cuda_call *c, bool large)
 {
     (void)large;
-    return kiln_cuda_is_f32(c->kernel, "nll_loss_place") && fits(c->kernel, placed_in);
+    return kiln_cuda_is_float(c->kernel, "nll_loss_place") && fits(c->kernel, placed_in);
 }
 
 static bool make_place(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call *c)

@@ -50,7 +50,10 @@ static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call
     const kiln_kernel *k = c->kernel;
     const kiln_operand workspace = {.buffer = k->workspace};
     int64_t number = l - chain->links;
-    l->tf32 = k->tf32;
+    l->tensor = kiln_cuda_takes_tensor(c);
+    l->a_dtype = k->in[0].dtype;
+    l->b_dtype = k->in[1].dtype;
+    l->dtype = (uint8_t)kiln_cuda_multiplied_as(c);
     kiln_cuda_tiled_of(c, &l->product, &l->tiling);
     l->units = l->tiling.tiles;
     bool split = l->tiling.splits > 1;
@@ -84,7 +87,7 @@ static void declare(kiln_cuda_author *a, const kiln_cuda_link *l)
     const kiln_cuda_matrices *m = &l->product;
     const kiln_cuda_pointer *p = a->chain->pointers + addresses(l);
     say(a,
-        "struct shape%d { const float *a, *b; static constexpr int64_t m = %lldL, n = %lldL, k = %lldL, a_row = %lldL, "
+        "struct shape%d { const void *a, *b; static constexpr int64_t m = %lldL, n = %lldL, k = %lldL, a_row = %lldL, "
         "a_col = %lldL, b_row = %lldL, b_col = %lldL, a_matrix = %lldL, b_matrix = %lldL; "
         "static constexpr bool aligned = %s; };\n",
         l->kernel, LL(m->m), LL(m->n), LL(m->k), LL(m->a_row), LL(m->a_col), LL(m->b_row), LL(m->b_col),
@@ -94,26 +97,29 @@ static void declare(kiln_cuda_author *a, const kiln_cuda_link *l)
 /* Where its elements go; `at`: its pointers. */
 static void say_sink(kiln_cuda_author *a, const kiln_cuda_link *l, int at)
 {
+    const char *type = kiln_cuda_type_name(l->dtype);
     if (l->group)
         say(a, "group_sink<program%d>{m}", l->kernel);
     else
-        say(a, "plain_sink<%s>{(float *)k.data[%d]}",
-            l->product.n % 4 == 0 && a->chain->pointers[at + 2].bytes % 16 == 0 ? "true" : "false", at + 2);
+        say(a, "plain_sink<%s, %s>{(%s *)k.data[%d]}", type,
+            l->product.n % 4 == 0 && a->chain->pointers[at + 2].bytes % 16 == 0 ? "true" : "false", type, at + 2);
 }
 
 static void say_product(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cuda_seat *seat)
 {
     const kiln_cuda_tiling *t = &l->tiling;
     int at = addresses(l);
-    say(a, "const shape%d p = {(const float *)k.data[%d], (const float *)k.data[%d]}; ", l->kernel, at, at + 1);
+    say(a, "const shape%d p = {k.data[%d], k.data[%d]}; ", l->kernel, at, at + 1);
     if (l->group && t->splits == 1)
         kiln_cuda_say_link_program(a, l);
-    say(a, "kiln_cuda_tile<%d, %d, %d>(p, %lldL, %d, %s, scratch, ", t->rows, t->cols, t->slices,
+    say(a, "kiln_cuda_tile<%d, %d, %d, kiln_cuda_types<%s, %s, %s>>(p, %lldL, %d, %s, scratch, ", t->rows, t->cols,
+        t->slices, kiln_cuda_type_name(l->a_dtype), kiln_cuda_type_name(l->b_dtype), kiln_cuda_type_name(l->dtype),
         LL(kiln_cuda_tiling_matrices(t)), t->splits, seat->unit);
     if (t->splits == 1)
         say_sink(a, l, at);
     else
-        say(a, "plain_sink<%s>{(float *)k.data[%d]}", l->product.n % 4 ? "false" : "true", at + (l->group ? 2 : 3));
+        say(a, "plain_sink<float, %s>{(float *)k.data[%d]}", l->product.n % 4 ? "false" : "true",
+            at + (l->group ? 2 : 3));
     say(a, "); ");
 }
 

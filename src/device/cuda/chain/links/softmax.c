@@ -10,12 +10,10 @@ static bool can(const kiln_cuda_call *c, bool large)
 {
     (void)large;
     const kiln_kernel *k = c->kernel;
-    if (!k->op || (strcmp(k->op->name, "softmax") != 0 && strcmp(k->op->name, "log_softmax") != 0))
+    if (!kiln_cuda_is_float(k, "softmax") && !kiln_cuda_is_float(k, "log_softmax"))
         return false;
-    uint8_t dtype = k->in[0].dtype;
     kiln_cuda_around e = kiln_cuda_around_dim(&k->in[0], k->ints[0]);
-    return (dtype == KILN_F32 || dtype == KILN_F16 || dtype == KILN_BF16) && e.inner == 1 && e.n > 0 &&
-           e.n < WARP_ROW && e.outer > 0;
+    return e.inner == 1 && e.n > 0 && e.n < WARP_ROW && e.outer > 0;
 }
 
 static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call *c)
@@ -31,7 +29,7 @@ static void say_softmax(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln
     const kiln_kernel *k = kiln_cuda_link_kernel(a->chain, l);
     kiln_cuda_around e = kiln_cuda_around_dim(&k->in[0], k->ints[0]);
     const char *log_of = strcmp(k->op->name, "log_softmax") == 0 ? "true" : "false";
-    const char *type = k->in[0].dtype == KILN_F16 ? "kiln_f16" : k->in[0].dtype == KILN_BF16 ? "kiln_bf16" : "float";
+    const char *type = kiln_cuda_type_name(k->in[0].dtype);
     const kiln_cuda_pointer *p = a->chain->pointers + l->pointers;
     if (e.n <= KILN_CUDA_SHORT_ROW)
         say(a, "softmax_short_link<%s>(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", type, l->pointers,
