@@ -112,8 +112,7 @@ static void record(const training *t)
 {
     kiln_tensor *loss = NULL;
     kiln_zero_grad(t->adam);
-    kiln_autocast(amp())
-    {
+    kiln_autocast (amp()) {
         kiln_tensor *z = kiln_forward(t->model, t->x);
         if (kiln_ndim(z) == 3) /* what each place of a text says */
             z = kiln_flatten(z, 0, 1);

@@ -27,7 +27,7 @@ int main(int argc, char **argv)
             kiln_step {
                 kiln_zero_grad(adam);
                 kiln_release(loss);
-                kiln_autocast(KILN_F16) /* for the forward pass and the loss; the rest takes no notice of it */
+                kiln_autocast (KILN_F16) /* for the forward pass and the loss; the rest takes no notice of it */
                     loss = kiln_keep(kiln_cross_entropy(kiln_forward(model, b.x), b.y));
                 kiln_backward(kiln_scaler_scale(scaler, loss));
                 kiln_scaler_unscale(scaler, adam); /* so that what is clipped are the gradients themselves */

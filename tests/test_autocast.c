@@ -187,7 +187,8 @@ static void test_types(void **state)
             assert_int_equal(sscanf(line, "%31s %7s : %7s -> %7s", name, lower, a, result), 4);
         kiln_scope {
             T x = operand(dtype_named(a)), y = two ? operand(dtype_named(b)) : NULL, z = NULL;
-            kiln_autocast(dtype_named(lower)) z = apply(name, x, y);
+            kiln_autocast (dtype_named(lower))
+                z = apply(name, x, y);
             if (!z || kiln_dtype_of(z) != dtype_named(result) || !kiln_eval()) {
                 print_error("%s here: %s\n", line, z ? kiln_dtype_name(kiln_dtype_of(z)) : kiln_last_error()->message);
                 wrong++;
@@ -269,8 +270,7 @@ static void test_as_by_hand(void **state)
             float cast[PARAMETERS], by_hand[PARAMETERS], loss[2];
             kiln_step {
                 T l = NULL;
-                kiln_autocast(floats[half])
-                {
+                kiln_autocast (floats[half]) {
                     l = loss_of(&n);
                     if (inside)
                         kiln_backward(l);
@@ -303,7 +303,9 @@ static void test_converted_once(void **state)
     for (int times = 1; times <= 3; times += 2)
         kiln_step {
             T y = x;
-            kiln_autocast(KILN_BF16) for (int i = 0; i < times; i++) y = kiln_linear(y, w, NULL);
+            kiln_autocast (KILN_BF16)
+                for (int i = 0; i < times; i++)
+                    y = kiln_linear(y, w, NULL);
             kiln_keep(y);
             assert_true(kiln_plan_pending(times == 1 ? &one : &three));
             kiln_discard();
@@ -324,7 +326,8 @@ static kiln_dtype type_of_product(T x)
 
 static void leave_by_return(void)
 {
-    kiln_autocast(KILN_F16) return;
+    kiln_autocast (KILN_F16)
+        return;
 }
 
 static void test_scopes(void **state)
@@ -333,12 +336,11 @@ static void test_scopes(void **state)
     kiln_scope {
         T x = operand(KILN_F32);
         assert_int_equal(kiln_autocast_dtype(), KILN_F32);
-        kiln_autocast(KILN_BF16)
-        {
+        kiln_autocast (KILN_BF16) {
             assert_int_equal(type_of_product(x), KILN_BF16);
-            kiln_autocast(KILN_F16) assert_int_equal(type_of_product(x), KILN_F16);
-            kiln_autocast(KILN_F32)
-            {
+            kiln_autocast (KILN_F16)
+                assert_int_equal(type_of_product(x), KILN_F16);
+            kiln_autocast (KILN_F32) {
                 assert_int_equal(type_of_product(x), KILN_F32);
                 assert_int_equal(kiln_autocast_dtype(), KILN_F32);
             }
@@ -347,13 +349,16 @@ static void test_scopes(void **state)
         leave_by_return();
         assert_int_equal(kiln_autocast_dtype(), KILN_F32);
         assert_int_equal(type_of_product(x), KILN_F32);
-        kiln_autocast(KILN_F64) assert_int_equal(type_of_product(x), KILN_F32); /* as if it were not there */
+        kiln_autocast (KILN_F64)
+            assert_int_equal(type_of_product(x), KILN_F32); /* as if it were not there */
         expect_error(KILN_E_DTYPE, "autocast", "f64");
-        kiln_autocast((kiln_dtype)99)
-        {
+        kiln_autocast ((kiln_dtype)99) {
         }
         expect_error(KILN_E_DTYPE, "autocast", "no dtype");
-        kiln_autocast(KILN_BF16) for (int i = 0; i < 2; i++) kiln_autocast(KILN_F16) break;
+        kiln_autocast (KILN_BF16)
+            for (int i = 0; i < 2; i++)
+                kiln_autocast (KILN_F16)
+                    break;
         static bool told; /* it is said once */
         const char *notice = kiln_next_notice();
         assert_true(told || (notice && strstr(notice, "kiln_autocast")));
@@ -377,8 +382,7 @@ static void test_updates_take_no_notice(void **state)
             kiln_step {
                 kiln_zero_grad(o);
                 T loss = kiln_mean_all(kiln_square(kiln_forward(m, x)));
-                kiln_autocast(inside ? KILN_BF16 : KILN_F32)
-                {
+                kiln_autocast (inside ? KILN_BF16 : KILN_F32) {
                     kiln_backward(loss);
                     kiln_clip_grad_norm(kiln_parameters(m), 0.5);
                     kiln_optim_step(o);

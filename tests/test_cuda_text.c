@@ -42,8 +42,7 @@ static void step(const char *name, int64_t batch, int64_t length, kiln_dataset *
                                       : kiln_zeros(KILN_SHAPE(batch, 1, 28, 28), KILN_F32);
             kiln_tensor *y = b.y ? b.y : kiln_zeros(KILN_SHAPE(length ? batch * length : batch), KILN_I64);
             kiln_tensor *loss = NULL;
-            kiln_autocast(amp)
-            {
+            kiln_autocast (amp) {
                 kiln_tensor *z = kiln_forward(m, x);
                 loss = kiln_cross_entropy(length ? kiln_flatten(z, 0, 1) : z, y);
             }

@@ -97,9 +97,9 @@ static void test_autocast(void **state)
     double loss[2] = {0};
     for (int i = 0; i < 3; i++) { /* none, as an option, as a scope */
         kiln_module *net = small_net();
-        kiln_autocast(i == 2 ? KILN_BF16 : KILN_F32) h[i] =
-            kiln_fit(net, train, .epochs = 12, .batch = 16, .validate = test, .metrics = KILN_ACCURACY,
-                     .autocast = i == 1 ? KILN_BF16 : 0);
+        kiln_autocast (i == 2 ? KILN_BF16 : KILN_F32)
+            h[i] = kiln_fit(net, train, .epochs = 12, .batch = 16, .validate = test, .metrics = KILN_ACCURACY,
+                            .autocast = i == 1 ? KILN_BF16 : 0);
         assert_true(kiln_ok());
         assert_int_equal(kiln_autocast_dtype(), KILN_F32);
         assert_true(h[i].epochs[11].test.accuracy > 0.97);

@@ -136,7 +136,8 @@ static void train_model(const run_case *c, int steps, outcome *out)
         kiln_tensor *loss = NULL;
         kiln_step {
             kiln_zero_grad(adam);
-            kiln_autocast(c->dtype) loss = kiln_keep(loss_of(m, e, &o, c->batch, i));
+            kiln_autocast (c->dtype)
+                loss = kiln_keep(loss_of(m, e, &o, c->batch, i));
             must(kiln_backward(loss) && kiln_optim_step(adam));
         }
         add_loss(out, loss);

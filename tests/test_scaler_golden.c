@@ -49,8 +49,7 @@ static kiln_tensor *loss_of(kiln_module *m, const golden *g, int step)
 {
     kiln_tensor *x, *y, *loss = NULL;
     make_batch(g->shape, g->ndim, step, &x, &y);
-    kiln_autocast(strcmp(g->type, "float16") ? KILN_BF16 : KILN_F16)
-    {
+    kiln_autocast (strcmp(g->type, "float16") ? KILN_BF16 : KILN_F16) {
         kiln_tensor *out = kiln_forward(m, x);
         if (g->ndim == 2) {
             out = kiln_reshape(out, KILN_SHAPE(-1, kiln_size(out, -1)));

@@ -186,14 +186,11 @@ static kiln_result evaluate(kiln_module *model, kiln_dataset *data, const kiln_e
                       .show = show,
                       .context = &s};
     kiln_random_state random = kiln_random_get();
-    kiln_autocast(o.autocast ? o.autocast
-                             : kiln_autocast_dtype()) if (kiln_ok() &&
-                                                          kiln_task_check(&task, model, data, pass.batch, "evaluate") &&
-                                                          !kiln_pass_run(&pass, &r))
-    {
-        kiln_result_free(&r);
-        r = no_result;
-    }
+    kiln_autocast (o.autocast ? o.autocast : kiln_autocast_dtype())
+        if (kiln_ok() && kiln_task_check(&task, model, data, pass.batch, "evaluate") && !kiln_pass_run(&pass, &r)) {
+            kiln_result_free(&r);
+            r = no_result;
+        }
     kiln_random_set(random);
     kiln_progress_close(&s.progress);
     kiln_data_free(part);

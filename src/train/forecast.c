@@ -278,9 +278,9 @@ static bool forecast(kiln_module *model, kiln_dataset *train, const kiln_fit_opt
         kiln_module_train(model, true);
     bool ok = false;
     kiln_on_device (t.device)
-        kiln_autocast(t.o.autocast ? t.o.autocast : kiln_autocast_dtype()) ok =
-            kiln_ok() && kiln_training_equip(&t, train) &&
-            kiln_training_forecast(&t, train, t.auto_batch ? KILN_BATCH_AUTO : t.o.batch, f);
+        kiln_autocast (t.o.autocast ? t.o.autocast : kiln_autocast_dtype())
+            ok = kiln_ok() && kiln_training_equip(&t, train) &&
+                 kiln_training_forecast(&t, train, t.auto_batch ? KILN_BATCH_AUTO : t.o.batch, f);
     kiln_meter_free(&t.meter);
     kiln_release(t.step_items);
     if (t.optim)
