@@ -98,8 +98,8 @@ static void test_draws(void **state)
     const struct {
         drawing draw;
         int dim;
-    } all[] = {{of_samples, 0},      {flattened, 0},           {in_the_middle, 1}, {aligned, 0},
-               {narrow_and_wide, 0}, {integers_and_dropout, 0}, {shared, 0}};
+    } all[] = {{of_samples, 0},           {flattened, 0}, {in_the_middle, 1}, {aligned, 0}, {narrow_and_wide, 0},
+               {integers_and_dropout, 0}, {shared, 0}};
     const int64_t sizes[][2] = {{8, 4}, {7, 2}, {12, 5}, {6, 1}, {13, 12}, {9, 9}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
@@ -479,10 +479,12 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_draws),           core_test(test_other_draws),       core_test(test_equals_whole),
-        core_test(test_whole_fits),      files_test(test_log),              files_test(test_resumes),
-        core_test(test_batch_norm),      core_test(test_limit),             core_test(test_nothing_fits),
-        core_test(test_fails_as_a_whole), core_test(test_errors),           core_test(test_memory_runs_out),
+        core_test(test_draws),        core_test(test_other_draws),
+        core_test(test_equals_whole), core_test(test_whole_fits),
+        files_test(test_log),         files_test(test_resumes),
+        core_test(test_batch_norm),   core_test(test_limit),
+        core_test(test_nothing_fits), core_test(test_fails_as_a_whole),
+        core_test(test_errors),       core_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);
 }

@@ -9,6 +9,7 @@ typedef struct recipe {
     int64_t epochs, batch, accumulate, warmup, early_stop, seed;
     double lr, weight_decay, momentum, clip, ema; /* weight_decay, momentum < 0: the optimizer's own default */
     bool no_shuffle, flip, amp;
+    kiln_fit_memory fit_memory;
     int64_t crop;
     char optim[16], schedule[96];
 } recipe;

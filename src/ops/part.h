@@ -1,8 +1,9 @@
-/* Parts of a batch. A batch that is gone through in parts, because it does not fit into memory as a whole, is to draw the
- * random numbers that it draws as a whole: each sample those of its place. So a forward pass of the whole batch is
+/* Parts of a batch. A batch that is gone through in parts, because it does not fit into memory as a whole, is to draw
+ * the random numbers that it draws as a whole: each sample those of its place. So a forward pass of the whole batch is
  * recorded once, for its shapes alone, and what it draws is noted (kiln_whole). While a part is written each draw is
- * found again there, by how many numbers were drawn before it; it takes as many as the whole would, and gives the part's
- * own. A dim that has the batch in it is known by its size; where the batch shares it, samples lie behind each other. */
+ * found again there, by how many numbers were drawn before it; it takes as many as the whole would, and gives the
+ * part's own. A dim that has the batch in it is known by its size; where the batch shares it, samples lie behind each
+ * other. */
 #ifndef KILN_OPS_PART_H
 #define KILN_OPS_PART_H
 
@@ -14,7 +15,7 @@ typedef struct kiln_whole {
         uint64_t at; /* blocks of random numbers that were drawn before */
         int ndim;
         int64_t shape[KILN_MAX_DIMS];
-    } *drawn;
+    } * drawn;
     int64_t count, capacity;
     bool mixes; /* an operation takes samples together: a norm over the batch, a permutation of it */
 } kiln_whole;

@@ -34,8 +34,13 @@ bool kiln_training_shrink(kiln_training *t, int64_t whole, int64_t size, uint64_
 {
     int64_t need, left;
     bool refused = kiln_plan_refused(&need, &left) && kiln_last_error()->code == KILN_E_MEMORY;
-    if (!refused || t->o.fit_memory == KILN_FIT_WHOLE)
+    if (!refused)
         return false;
+    if (t->o.fit_memory == KILN_FIT_WHOLE) {
+        const kiln_error e = *kiln_last_error();
+        return kiln_hint("%.200s; or let fit take it part by part: .fit_memory = KILN_FIT_SPLIT (--fit-memory)",
+                         e.hint);
+    }
     if (size == 1)
         return kiln_hint("not even one sample at once fits: use a smaller model, or raise the limit");
     kiln_fail_forget(failures);
@@ -67,8 +72,9 @@ static bool refuse_mixing(const kiln_training *t, int64_t size)
               "a batch of %lld samples would be gone through in parts of %lld, but the model takes the samples of a "
               "batch together (batch norm does, in training): in parts it would train differently",
               (long long)size, (long long)t->part);
-    return kiln_hint("take the statistics of each part with .fit_memory = KILN_FIT_LOCAL (--fit-memory=local), or use a "
-                     "batch that fits");
+    return kiln_hint(
+        "take the statistics of each part with .fit_memory = KILN_FIT_LOCAL (--fit-memory=local), or use a "
+        "batch that fits");
 }
 
 /* Notes what the pass of a whole batch draws. Recorded and thrown away: it takes no memory of the device. */
