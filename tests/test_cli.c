@@ -78,17 +78,19 @@ static void test_manual_and_completion(void **state)
         int options = 0;
         for (char *line = out; *line; line += strcspn(line, "\n") + 1) {
             char *at = strstr(line, "--");
-            if (line[0] != ' ' || !at || at > line + 6)
+            if (line[0] != ' ')
                 continue;
-            char name[40];
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 2, " \n"), at + 2);
-            options++;
-            snprintf(word, sizeof word, "Fl Fl %s", name);
-            if (!strstr(manual, word))
-                fail_msg("--%s of kiln %s is not in the manual", name, names[i]);
-            snprintf(word, sizeof word, "--%s", name);
-            if (!strstr(completion, word))
-                fail_msg("--%s of kiln %s is not in the completion", name, names[i]);
+            for (; at && at < line + 24; at = strstr(at + 2, "--")) { /* several may share a line */
+                char name[40];
+                snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 2, " ,[\n"), at + 2);
+                options++;
+                snprintf(word, sizeof word, "Fl Fl %s", name);
+                if (!strstr(manual, word))
+                    fail_msg("--%s of kiln %s is not in the manual", name, names[i]);
+                snprintf(word, sizeof word, "--%s", name);
+                if (!strstr(completion, word))
+                    fail_msg("--%s of kiln %s is not in the completion", name, names[i]);
+            }
         }
         assert_true(options >= 1);
     }
@@ -111,7 +113,8 @@ static void test_completion_runs(void **state)
                  {"kiln train --sched", "--schedule\n"},
                  {"kiln train --optim ad", "adadelta adafactor adagrad adam adamw\n"},
                  {"kiln train --model len", "lenet\n"},
-                 {"kiln train --optim = lio", "lion\n"}};
+                 {"kiln train --optim = lio", "lion\n"},
+                 {"kiln train --fit", "--fit-memory --fit-memory=local\n"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(line, sizeof line, ask, cases[i].words);
         expect(0, cases[i].want, line);
@@ -410,6 +413,24 @@ static void test_idx(void **state)
     assert_false(there("x"));
 }
 
+/* A batch that does not fit is refused, or gone through in parts, and so does the run that goes on. */
+static void test_fit_memory(void **state)
+{
+    (void)state;
+    const char *with = "$K train --model lenet --data digits:600 --batch 300 --device cpu --mem-limit 12M --save parts";
+    char line[300];
+    expect(71, "needs",
+           "$K train --model lenet --data digits:600 --batch 300 --device cpu --mem-limit 12M --save whole");
+    snprintf(line, sizeof line, "%s --fit-memory --epochs 1", with);
+    expect(0, "in parts of ", line);
+    assert_non_null(strstr(out, "batch 300 (in parts where it does not fit)"));
+    assert_int_equal(shell("grep -c '\"micro_batch\"' parts/log.jsonl"), 0);
+    snprintf(line, sizeof line, "%s --resume --epochs 2", with);
+    expect(0, "Epoch 2/2", line);
+    expect(64, "did you mean local?", "$K train --fit-memory=locla");
+    expect(64, "takes no value", "$K train --tf32=local");
+}
+
 /* ---- Exit codes that are left, and streams ---- */
 
 static void test_exit_codes(void **state)
@@ -508,6 +529,7 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_model_file),
         cmocka_unit_test(test_idx),
+        cmocka_unit_test(test_fit_memory),
         cmocka_unit_test(test_exit_codes),
         cmocka_unit_test(test_closed_pipe),
         cmocka_unit_test(test_colour),

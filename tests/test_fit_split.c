@@ -213,6 +213,41 @@ static void test_whole_fits(void **state)
     kiln_data_free(p.data);
 }
 
+/* Parts of one size share their plans, wherever they begin. */
+typedef struct watched {
+    int64_t steps, fresh;
+} watched;
+
+static bool watch_step(void *context, int64_t epoch, int64_t step)
+{
+    watched *w = context;
+    kiln_plan_info info;
+    (void)step;
+    assert_true(kiln_plan_last(&info));
+    w->steps += epoch >= 2;
+    w->fresh += epoch >= 2 && !info.replayed;
+    return true;
+}
+
+static void test_replays(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    kiln_dataset *data = fit_data(FIT_MLP, 3);
+    kiln_module *net = fit_net(FIT_MLP, 0.3);
+    watched w = {0};
+    kiln_callback callback = {.step = watch_step, .context = &w};
+    kiln_history h =
+        kiln_fit(net, data, .epochs = 40, .batch = 20, .micro_batch = 7, .callbacks = &callback, .ncallbacks = 1);
+    assert_true(kiln_ok());
+    assert_int_equal(w.steps, 38 * 3);
+    assert_int_equal(w.fresh, 0);
+    assert_null(kiln_next_notice()); /* nor were the steps in between */
+    kiln_history_free(&h);
+    kiln_module_free(net);
+    kiln_data_free(data);
+}
+
 /* ---- Logs and resuming ---- */
 
 static void test_log(void **state)
@@ -479,12 +514,11 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_draws),        core_test(test_other_draws),
-        core_test(test_equals_whole), core_test(test_whole_fits),
-        files_test(test_log),         files_test(test_resumes),
-        core_test(test_batch_norm),   core_test(test_limit),
-        core_test(test_nothing_fits), core_test(test_fails_as_a_whole),
-        core_test(test_errors),       core_test(test_memory_runs_out),
+        core_test(test_draws),           core_test(test_other_draws),      core_test(test_equals_whole),
+        core_test(test_whole_fits),      core_test(test_replays),          files_test(test_log),
+        files_test(test_resumes),        core_test(test_batch_norm),       core_test(test_limit),
+        core_test(test_nothing_fits),    core_test(test_fails_as_a_whole), core_test(test_errors),
+        core_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);
 }

@@ -159,7 +159,8 @@ static bool add_batch(kiln_meter *m, float loss)
     bool done = false;
     kiln_step {
         kiln_tensor *output = kiln_of_f32(((float[]){1, 0, 1, 0}), 2, 2), *y = kiln_of_i64(((int64_t[]){0, 1}), 2);
-        done = kiln_meter_add(m, kiln_tensor_new(&loss, KILN_F32, 0, NULL, kiln_default_device()), output, NULL, y, 2);
+        kiln_batch_loss mean = {.value = kiln_tensor_new(&loss, KILN_F32, 0, NULL, kiln_default_device())};
+        done = kiln_meter_add(m, &mean, output, NULL, y, 2);
     }
     return done && kiln_ok();
 }

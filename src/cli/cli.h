@@ -20,8 +20,7 @@ enum { EXIT_INTERRUPTED = 130, MAX_OPTIONS = 40, MAX_COUNTS = 16 };
 /* ---- Commands and options: one table a command drives parsing, --help and completion ---- */
 
 typedef enum option_kind {
-    OPTION_FLAG,   /* takes no value */
-    OPTION_CHOICE, /* takes none, or one of `words` behind a '=' */
+    OPTION_FLAG,   /* takes no value; with `words` one of them may follow a "=" */
     OPTION_COUNT,  /* a whole number, min … max, or one of the words */
     OPTION_NUMBER, /* a number, min … max */
     OPTION_COUNTS, /* whole numbers with commas between them, MAX_COUNTS at most */
@@ -35,7 +34,7 @@ typedef struct option {
     char letter;      /* 'o' for -o; 0: none */
     option_kind kind;
     const char *value; /* how the value is called in the help: "N", "FILE" */
-    const char *about; /* with the default in parentheses */
+    const char *about; /* with the default in parentheses; NULL: the next option's says it, on the same line */
     double min, max;   /* of a number; max 0: none */
     /* What a value can be, for checking and completion: words with blanks between them; "<models>", "<optimizers>",
      * "<files>", "<folders>" where those are completed. NULL: nothing is known. */

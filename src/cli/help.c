@@ -22,17 +22,40 @@ static void help_words(const char *words, FILE *out)
     }
 }
 
-static void help_option(const option *o, FILE *out)
+/* "[=bf16|f16]" */
+static int help_choices(const char *words, char *to, size_t size)
 {
-    char left[40];
-    int n = o->letter ? snprintf(left, sizeof left, "-%c, --%s", o->letter, o->name)
-                      : snprintf(left, sizeof left, "--%s", o->name);
-    if (o->value)
-        snprintf(left + n, sizeof left - (size_t)n, "%s%s", o->kind == OPTION_CHOICE ? "" : " ", o->value);
+    int n = snprintf(to, size, "[=%s]", words);
+    for (char *at = to; (at = strchr(at, ' '));)
+        *at = '|';
+    return n;
+}
+
+/* "--schedule NAME", "-q, --quiet", "--fit-memory[=local]". Returns its length. */
+static int help_name(const option *o, char *left, size_t size)
+{
+    int n = o->letter ? snprintf(left, size, "-%c, --%s", o->letter, o->name) : snprintf(left, size, "--%s", o->name);
+    if (o->kind == OPTION_FLAG && o->words)
+        n += help_choices(o->words, left + n, size - (size_t)n);
+    else if (o->value)
+        n += snprintf(left + n, size - (size_t)n, " %s", o->value);
+    return n;
+}
+
+/* One line, also for several that share it. */
+static const option *help_option(const option *o, FILE *out)
+{
+    char left[80];
+    int n = help_name(o, left, sizeof left / 2);
+    for (; !o->about; o++) {
+        n += snprintf(left + n, sizeof left - (size_t)n, ", ");
+        n += help_name(o + 1, left + n, sizeof left - (size_t)n);
+    }
     fprintf(out, "  %-21s ", left);
     if (option_words(o) != o->words) /* a list that is made, and what the table says of it */
         help_words(option_words(o), out);
     fprintf(out, "%s%s\n", option_words(o) != o->words ? " " : "", o->about);
+    return o + 1;
 }
 
 static bool has_models(const command *c)
@@ -50,8 +73,8 @@ void command_help(const command *c, FILE *out)
         fprintf(out, "usage: kiln %s [options]%s%s", c->name, c->operands ? " " : "", c->operands ? c->operands : "");
     bool fits = n >= 0 && (size_t)n + strlen(about) + 3 <= 80;
     fprintf(out, "%s%s.\n", fits ? "  " : "\n", about);
-    for (const option *o = c->options; o->name; o++)
-        help_option(o, out);
+    for (const option *o = c->options; o->name;)
+        o = help_option(o, out);
     if (!c->options->name) /* where there are others it is not worth a line */
         fputs("  --help                this text\n", out);
     if (has_models(c)) {
@@ -90,11 +113,17 @@ static void complete_command(const command *c)
 {
     printf("    %s)\n        case $previous in\n", c->name);
     for (const option *o = c->options; o->name; o++)
-        if (o->kind != OPTION_FLAG && o->kind != OPTION_CHOICE)
+        if (o->kind != OPTION_FLAG)
             case_of(o);
     printf("        *) if [[ $current == -* ]]; then\n               _kiln_words \"");
-    for (const option *o = c->options; o->name; o++)
+    for (const option *o = c->options; o->name; o++) {
         printf("--%s ", o->name);
+        for (const char *w = o->kind == OPTION_FLAG ? o->words : NULL; w && *w; w += strspn(w, " ")) {
+            int length = (int)strcspn(w, " ");
+            printf("--%s=%.*s ", o->name, length, w);
+            w += length;
+        }
+    }
     printf("--help\"\n           else\n               %s\n           fi ;;\n        esac ;;\n",
            c->max_operands ? "_kiln_paths -f" : "COMPREPLY=()");
 }

@@ -203,7 +203,7 @@ static int check_value(const option *o, const char *value)
         return parse_count(value, &n) && in_range(o, (double)n) ? 0 : out_of_range(o, value);
     case OPTION_NUMBER: return parse_number(value, &x) && in_range(o, x) ? 0 : out_of_range(o, value);
     case OPTION_COUNTS: return check_counts(o, value);
-    case OPTION_CHOICE:
+    case OPTION_FLAG: return o->words && *value ? check_word(o, value) : 0;
     case OPTION_WORD: return check_word(o, value);
     case OPTION_SIZE:
         if (parse_size(value, &size))
@@ -219,15 +219,12 @@ static int check_value(const option *o, const char *value)
 static int take_option(arguments *a, const option *o, char **argv, int argc, int *i, const char *attached)
 {
     const char *value = "";
-    if (o->kind == OPTION_CHOICE && !attached) {
-        a->values[o - a->command->options] = value;
-        return 0;
-    }
-    if (o->kind == OPTION_FLAG) {
-        if (attached)
-            return fail(EX_USAGE, "--%s takes no value (it was given \"%s\")", o->name, attached);
-    } else if (attached) {
+    if (o->kind == OPTION_FLAG && attached && !o->words)
+        return fail(EX_USAGE, "--%s takes no value (it was given \"%s\")", o->name, attached);
+    if (attached) {
         value = attached;
+    } else if (o->kind == OPTION_FLAG) {
+        value = "";
     } else if (*i + 1 < argc) {
         value = argv[++*i];
     } else {

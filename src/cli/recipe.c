@@ -260,6 +260,15 @@ static kiln_dtype amp_kept(const char *kept)
     return amp == 0 ? 0 : amp == KILN_F16 ? KILN_F16 : KILN_BF16;
 }
 
+/* --fit-memory, --fit-memory=local, or as the run that is resumed has it. */
+static kiln_fit_memory choose_fit_memory(const arguments *a, const char *kept)
+{
+    if (given(a, "fit-memory"))
+        return *text_of(a, "fit-memory", "") ? KILN_FIT_LOCAL : KILN_FIT_SPLIT;
+    double n = meta_number(kept, "fit-memory", 0);
+    return n == KILN_FIT_SPLIT ? KILN_FIT_SPLIT : n == KILN_FIT_LOCAL ? KILN_FIT_LOCAL : KILN_FIT_WHOLE;
+}
+
 int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t samples, const char *kept)
 {
     const defaults *d = defaults_for(n);
@@ -275,6 +284,7 @@ int recipe_choose(recipe *r, const arguments *a, const network *n, int64_t sampl
                   .no_shuffle = given(a, "no-shuffle") || meta_number(kept, "no-shuffle", 0) != 0,
                   .flip = given(a, "flip") || meta_number(kept, "flip", 0) != 0,
                   .amp = given(a, "amp") ? amp_of(a) : amp_kept(kept),
+                  .fit_memory = choose_fit_memory(a, kept),
                   .crop = count_from(&from, "crop", 0)};
     r->find_batch = !strcmp(text_of(a, "batch", ""), "auto") && isnan(meta_number(kept, "batch", NAN));
     text_from(&from, "optim", d->optim, r->optim, sizeof r->optim);
@@ -325,13 +335,13 @@ int recipe_check_images(const recipe *r, const kiln_data_info *data)
 char *recipe_meta(const recipe *r, const char *model)
 {
     char *shown = shown_text(model);
-    json_t *o =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i, s:I, s:s, s:s, s:s}",
-                  "epochs", (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate",
-                  (json_int_t)r->accumulate, "warmup", (json_int_t)r->warmup, "early-stop", (json_int_t)r->early_stop,
-                  "seed", (json_int_t)r->seed, "lr", r->lr, "weight-decay", r->weight_decay, "momentum", r->momentum,
-                  "clip", r->clip, "ema", r->ema, "no-shuffle", (int)r->no_shuffle, "flip", (int)r->flip, "amp",
-                  (int)r->amp, "crop", (json_int_t)r->crop, "optim", r->optim, "schedule", r->schedule, "model", shown);
+    json_t *o = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i, s:i, s:I, s:s, s:s, s:s}", "epochs",
+        (json_int_t)r->epochs, "batch", (json_int_t)r->batch, "accumulate", (json_int_t)r->accumulate, "warmup",
+        (json_int_t)r->warmup, "early-stop", (json_int_t)r->early_stop, "seed", (json_int_t)r->seed, "lr", r->lr,
+        "weight-decay", r->weight_decay, "momentum", r->momentum, "clip", r->clip, "ema", r->ema, "no-shuffle",
+        (int)r->no_shuffle, "flip", (int)r->flip, "amp", (int)r->amp, "fit-memory", (int)r->fit_memory, "crop",
+        (json_int_t)r->crop, "optim", r->optim, "schedule", r->schedule, "model", shown);
     free(shown);
     char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);

@@ -11,6 +11,7 @@ typedef struct recipe {
     bool no_shuffle, flip;
     kiln_dtype amp;  /* 0: none */
     bool find_batch; /* --batch auto: it is found when model and optimizer are there, and kept in the run */
+    kiln_fit_memory fit_memory;
     int64_t crop;
     char optim[16], schedule[96];
 } recipe;

@@ -10,8 +10,8 @@ static const option options[] = {
     {"data", 0, OPTION_TEXT, "DATA", "digits, folder or file with IDX, or text file (digits)", 0, 0, "<data>"},
     {"split", 0, OPTION_NUMBER, "SHARE", "trains, where there is no test set (0.9)", 0.001, 1, NULL},
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (128)", 1, 1 << 20, NULL},
-    {"flip", 0, OPTION_FLAG, NULL, "mirror half of the images, other ones each epoch", 0, 0, NULL},
-    {"crop", 0, OPTION_COUNT, "N", "shift images at random by up to N pixels (0)", 0, 1 << 20, NULL},
+    {"flip", 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    {"crop", 0, OPTION_COUNT, "N", "mirror half of the images; shift them by up to N pixels", 0, 1 << 20, NULL},
     {"dropout", 0, OPTION_NUMBER, "P", "of models that have it (0)", 0, 0.999, NULL},
     {"init", 0, OPTION_TEXT, "FILE", "begin with the weights of a safetensors file", 0, 0, "<files>"},
     OPTION_DEVICE,
@@ -24,6 +24,7 @@ static const option options[] = {
     {"limit", 0, OPTION_COUNT, "N", "stop after N optimizer steps", 1, 1e15, NULL},
     {"batch", 0, OPTION_COUNT, "N", "samples at once (64; text 32); auto: what fits", 1, 1e9, "auto"},
     {"accumulate", 0, OPTION_COUNT, "N", "batches whose gradients make a step (1)", 1, 1e9, NULL},
+    {"fit-memory", 0, OPTION_FLAG, NULL, "take batches that do not fit part by part", 0, 0, "local"},
     {"lr", 0, OPTION_NUMBER, "RATE", "learning rate (1e-3; by model and optimizer)", 1e-12, 1e6, NULL},
     {"optim", 0, OPTION_WORD, "NAME", "(adam; adamw)", 0, 0, "<optimizers>"},
     {"momentum", 0, OPTION_NUMBER, "M", "of sgd (0.9), muon (0.95), rmsprop (0)", 0, 0.9999, NULL},
@@ -198,7 +199,8 @@ static kiln_fit_options fit_options(const training *t)
                               .ncallbacks = 1,
                               .stop = &asked_to_stop,
                               .save = &asked_to_save,
-                              .save_dtype = save_dtype(t->a)};
+                              .save_dtype = save_dtype(t->a),
+                              .fit_memory = r->fit_memory};
 }
 
 /* What a step takes, and the batch where that is to be found. */

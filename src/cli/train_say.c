@@ -52,6 +52,8 @@ void say_start(const training *t)
     printf("training %s epoch%s, batch %s", show_count(r->epochs), r->epochs == 1 ? "" : "s", show_count(r->batch));
     if (r->accumulate > 1)
         printf(" x %s", show_count(r->accumulate));
+    if (r->fit_memory)
+        printf(" (in parts where it does not fit%s)", r->fit_memory == KILN_FIT_LOCAL ? ", norms by part" : "");
     printf(", %s at %g, %s", r->optim, r->lr, r->schedule);
     if (r->warmup > 0)
         printf(" after %s steps of warm-up", show_count(r->warmup));

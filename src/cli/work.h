@@ -30,7 +30,7 @@
     }
 #define OPTION_AMP                                                                                                     \
     {                                                                                                                  \
-        "amp", 0, OPTION_CHOICE, "[=f16]", "mixed precision: bf16, or f16, where that is fast", 0, 0, "bf16 f16"       \
+        "amp", 0, OPTION_FLAG, NULL, "mixed precision: bf16, or f16, where that is fast", 0, 0, "bf16 f16"             \
     }
 
 /* Device, threads, memory limit, TF32 and autocast as the options say; options a command does not have are left alone.

@@ -1,7 +1,6 @@
 /* Parts of a batch: see part.h. */
 #include "ops/part.h"
 
-#include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
 
@@ -45,7 +44,8 @@ static bool note(int ndim, const int64_t *shape)
         return false;
     struct kiln_drawn *d = &w->drawn[w->count++];
     *d = (struct kiln_drawn){.at = kiln_random_get().offset - part.begun, .ndim = ndim};
-    memcpy(d->shape, shape, (size_t)ndim * sizeof *shape);
+    for (int i = 0; i < ndim; i++)
+        d->shape[i] = shape[i];
     return true;
 }
 

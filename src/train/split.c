@@ -34,8 +34,13 @@ bool kiln_training_shrink(kiln_training *t, int64_t whole, int64_t size, uint64_
 {
     int64_t need, left;
     bool refused = kiln_plan_refused(&need, &left) && kiln_last_error()->code == KILN_E_MEMORY;
-    if (!refused || t->o.fit_memory == KILN_FIT_WHOLE)
+    if (!refused)
         return false;
+    if (t->o.fit_memory == KILN_FIT_WHOLE) {
+        const kiln_error e = *kiln_last_error();
+        return kiln_hint("%.200s; or let fit take it part by part: .fit_memory = KILN_FIT_SPLIT (--fit-memory)",
+                         e.hint);
+    }
     if (size == 1)
         return kiln_hint("not even one sample at once fits: use a smaller model, or raise the limit");
     kiln_fail_forget(failures);
