@@ -37,8 +37,8 @@ static kiln_dataset *make_data(const sample *s, int64_t count)
     kiln_on_device (KILN_CPU)
         kiln_scope {
             bool tokens = s->ndim == 1;
-            kiln_tensor *x = tokens ? kiln_randint(0, s->classes, 2, shape, KILN_I64)
-                                    : kiln_randn(s->ndim + 1, shape, KILN_F32);
+            kiln_tensor *x =
+                tokens ? kiln_randint(0, s->classes, 2, shape, KILN_I64) : kiln_randn(s->ndim + 1, shape, KILN_F32);
             d = kiln_data_tensors(x, kiln_randint(0, s->classes, tokens ? 2 : 1, shape, KILN_I64));
         }
     assert_non_null(d);
@@ -59,7 +59,6 @@ static run make_run(const sample *s)
     r.optim = kiln_optim_adam(kiln_parameters(r.net));
     return r;
 }
-
 
 static void free_run(run *r)
 {
@@ -91,7 +90,7 @@ static bool trains(const run *r, int64_t batch, uint64_t *peak)
     return ok;
 }
 
-#define FORECAST(r, size)                                                                                         \
+#define FORECAST(r, size)                                                                                              \
     kiln_fit_forecast((r)->net, (r)->train, .batch = (size), .validate = (r)->test, .optim = (r)->optim,               \
                       .metrics = KILN_ACCURACY, .workers = 1, .limit = 3)
 
@@ -107,9 +106,8 @@ static void check_auto(const sample *s)
     assert_true(kiln_memory_set_limit(kiln_default_device(), limit));
     f = FORECAST(&r, KILN_BATCH_AUTO);
     if (getenv("KILN_TEST_TELL"))
-        print_message("%s on %s: %lld of %lld, peak %llu of %llu\n", s->model,
-                      kiln_device_name(kiln_default_device()), (long long)f.batch, (long long)s->count,
-                      (unsigned long long)f.peak, (unsigned long long)limit);
+        print_message("%s on %s: %lld of %lld, peak %llu of %llu\n", s->model, kiln_device_name(kiln_default_device()),
+                      (long long)f.batch, (long long)s->count, (unsigned long long)f.peak, (unsigned long long)limit);
     assert_true(kiln_ok());
     assert_in_range(f.batch, 1, s->count - 1);
     assert_true(f.peak <= limit && f.room <= limit);
@@ -132,7 +130,8 @@ static void test_largest_batch(void **state)
         check_auto(&samples[i]);
 }
 
-/* What was forecast is what is used: on the CPU to the byte, but for batches that are small and come in whole blocks. */
+/* What was forecast is what is used: on the CPU to the byte, but for batches that are small and come in whole blocks.
+ */
 static void test_forecast_is_reached(void **state)
 {
     (void)state;
@@ -218,7 +217,8 @@ static void test_same_bits(void **state)
     int64_t steps, same;
     train_some(KILN_BATCH_AUTO, 400 << 10, found, &steps);
     int64_t batch = 1;
-    while (2 * ((SAMPLES - 1) / batch + 1) != steps && batch < SAMPLES) /* so many steps has it with this batch, or the next */
+    while (2 * ((SAMPLES - 1) / batch + 1) != steps &&
+           batch < SAMPLES) /* so many steps has it with this batch, or the next */
         batch++;
     for (; batch <= SAMPLES && 2 * ((SAMPLES - 1) / batch + 1) == steps; batch++) {
         train_some(batch, 0, given, &same);

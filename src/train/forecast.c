@@ -199,8 +199,8 @@ static bool search(kiln_training *t, kiln_dataset *train, uint64_t left, kiln_fo
     int64_t count = kiln_data_count(train);
     range r = {.high = count + 1, .best = *f};
     r.best.batch = 0;
-    for (int64_t batch = count < 2 ? count : 2; r.high > count && r.low < count;
-         batch = batch > count / 8 ? count : 8 * batch)
+    for (int64_t batch = count < 2 ? count : 2;
+         r.high > count && r.low<count; batch = batch> count / 8 ? count : 8 * batch)
         if (!try_batch(t, train, batch, (double)left, &r))
             return false;
     if (!r.low && r.high == 2 && !try_single(t, train, (double)left, &r))
@@ -241,9 +241,9 @@ bool kiln_training_forecast(kiln_training *t, kiln_dataset *train, int64_t batch
     uint64_t left;
     *f = (kiln_forecast){0};
     kiln_optim_state(t->optim); /* made now, as the first step would */
-    bool ok = kiln_ok() && (batch == KILN_BATCH_AUTO
-                                ? find_largest(t, train, f)
-                                : look_at_batch(t, train, batch, false, f) && look_at_device(t, f, &left));
+    bool ok = kiln_ok() &&
+              (batch == KILN_BATCH_AUTO ? find_largest(t, train, f)
+                                        : look_at_batch(t, train, batch, false, f) && look_at_device(t, f, &left));
     f->peak += f->batch ? f->in_use + f->overhead : 0;
     kiln_random_set(random);
     return ok;
@@ -289,8 +289,8 @@ static bool forecast(kiln_module *model, kiln_dataset *train, const kiln_fit_opt
     return ok;
 }
 
-bool kiln_fit_forecast_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options,
-                        kiln_forecast *result, size_t size)
+bool kiln_fit_forecast_(kiln_module *model, kiln_dataset *train, const kiln_fit_options *options, kiln_forecast *result,
+                        size_t size)
 {
     kiln_forecast own = {0};
     bool ok = forecast(model, train, options, &own);
