@@ -673,28 +673,44 @@ DEFINE_OWN(kiln_history_free)
     kiln_history_free(byte() % 2 ? NULL : &none);
 }
 
-DEFINE_OWN(kiln_fit_)
+static kiln_fit_options any_fit_options(void)
 {
     static const int64_t numbers[] = {0, 1, 2, -1, 3, INT64_MAX, INT64_MIN, 1};
-    kiln_fit_options o = {.size = byte() % 16 ? sizeof o : (size_t)any_size() % sizeof o,
-                          .epochs = byte() % 4 ? 1 : -1,
-                          .batch = PICK(numbers),
-                          .validate = byte() % 4 ? NULL : small_dataset(),
-                          .loss = (kiln_loss)any_int(),
-                          .metrics = (unsigned)any_int(),
-                          .accumulate = PICK(numbers),
-                          .clip_norm = byte() % 2 ? 0 : any_number(),
-                          .clip_value = byte() % 2 ? 0 : any_number(),
-                          .early_stop = PICK(numbers),
-                          .augment = {.flip = byte() % 8 == 0, .crop = byte() % 8 ? 0 : any_int()},
-                          .workers = byte() % 8 ? 0 : any_int() % 3,
-                          .limit = 1 + byte() % 2};
+    return (kiln_fit_options){.size = byte() % 16 ? sizeof(kiln_fit_options)
+                                                  : (size_t)any_size() % sizeof(kiln_fit_options),
+                              .epochs = byte() % 4 ? 1 : -1,
+                              .batch = PICK(numbers),
+                              .validate = byte() % 4 ? NULL : small_dataset(),
+                              .loss = (kiln_loss)any_int(),
+                              .metrics = (unsigned)any_int(),
+                              .accumulate = PICK(numbers),
+                              .clip_norm = byte() % 2 ? 0 : any_number(),
+                              .clip_value = byte() % 2 ? 0 : any_number(),
+                              .early_stop = PICK(numbers),
+                              .augment = {.flip = byte() % 8 == 0, .crop = byte() % 8 ? 0 : any_int()},
+                              .workers = byte() % 8 ? 0 : any_int() % 3,
+                              .limit = 1 + byte() % 2};
+}
+
+DEFINE_OWN(kiln_fit_)
+{
+    kiln_fit_options o = any_fit_options();
     kiln_module *m = any_module();
     kiln_dataset *d = small_dataset();
     kiln_error_clear();
     kiln_history h = kiln_fit_with(m, d, byte() % 16 && m && d ? &o : m && d ? NULL : &o);
     must(h.count >= 0 && (h.stop == KILN_STOP_ERROR) == !kiln_ok());
     kiln_history_free(&h);
+}
+
+DEFINE_OWN(kiln_fit_forecast_)
+{
+    kiln_fit_options o = any_fit_options();
+    kiln_module *m = any_module();
+    kiln_dataset *d = small_dataset();
+    kiln_error_clear();
+    kiln_forecast f = kiln_fit_forecast_with(m, d, &o);
+    must(f.batch >= 0 && (kiln_ok() || f.batch == 0));
 }
 
 DEFINE_OWN(kiln_evaluate_)

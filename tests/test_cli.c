@@ -439,6 +439,20 @@ static void test_exit_codes(void **state)
     expect(69, "kiln devices lists", "$K train --device cuda:77");
     expect(64, "kiln devices lists", "$K train --device nonsense");
     expect(71, "needs", "$K train --data digits:100 --device cpu --mem-limit 1100K --save x");
+    expect(71, "not even a batch of 1 fits into 3.",
+           "$K train --data digits:100 --device cpu --batch auto --mem-limit 3M --save x");
+    expect(64, "a whole number", "$K train --batch automatic");
+    expect(0, "the largest that fits into 8.0 MiB (planned peak ",
+           "$K train --data digits:900 --device cpu --batch auto --mem-limit 8M --epochs 1 --save found");
+    expect(0, "planned were ",
+           "cd found && grep -q '\"memory_peak\"' log.jsonl && grep -q '\"planned_peak\"' log.jsonl && "
+           "cd .. && $K train --data digits:900 --device cpu --batch auto --epochs 2 --resume --save found");
+    expect(0, "", "grep -o '\"batch\": [0-9]*' found/log.jsonl | sort -u | wc -l | grep -qx 1");
+    expect(0, "less than without --amp",
+           "$K train --data digits:900 --device cpu --batch 900 --amp --epochs 1 --save amp");
+    expect(0, "all samples fit into",
+           "$K train --data digits:200 --device cpu --batch auto --mem-limit 1G --epochs 1 --save all");
+    expect(0, "with batch ", "$K plan --batch auto --mem-limit 8M");
     expect(65, "the loss became", "$K train --data digits:100 --optim sgd --lr 1e6 --epochs 3 --save diverged");
     expect(74, "standard output", "$K devices >/dev/full");
     expect(74, "/dev/full", "$K train --data digits:100 --limit 2 --log /dev/full --save x");

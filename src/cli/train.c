@@ -209,6 +209,10 @@ static int plan_memory(training *t)
     kiln_fit_options o = fit_options(t);
     o.batch = t->recipe.find_batch ? KILN_BATCH_AUTO : o.batch;
     t->planned = kiln_fit_forecast_with(t->net.module, t->data.train, &o);
+    if (!t->recipe.find_batch && !kiln_ok()) {
+        kiln_error_clear(); /* training meets it too, and says more */
+        return 0;
+    }
     if (!kiln_ok())
         return fail_kiln();
     if (!t->planned.batch) {
