@@ -397,6 +397,107 @@ static void test_updates_take_no_notice(void **state)
     assert_memory_equal(average[0], average[1], sizeof average[0]);
 }
 
+/* ---- Gradients of gradients, modules and losses of one's own ---- */
+
+/* A critic: two linear layers by hand around a child, as a program writes its own modules. */
+static T criticise(kiln_module *self, T x, void *context)
+{
+    (void)context;
+    T h = kiln_forward(kiln_module_child(self, "body"), x);
+    return kiln_linear(kiln_leaky_relu(h, 0.2), kiln_module_tensor(self, "head"), NULL);
+}
+
+static kiln_module *make_critic(void)
+{
+    kiln_manual_seed(6);
+    kiln_module *m = kiln_module_new("Critic", criticise, NULL, NULL);
+    assert_true(kiln_module_add(m, "body", kiln_nn_linear(IN, HIDDEN)));
+    T head = NULL;
+    kiln_scope
+        head = kiln_keep(kiln_mul_scalar(kiln_randn(KILN_SHAPE(1, HIDDEN), KILN_F32), 0.3));
+    assert_non_null(kiln_module_add_parameter(m, "head", head));
+    return m;
+}
+
+/* WGAN-GP: (|d critic / d x| - 1)². Its gradient is one of a gradient. */
+static T penalty(kiln_module *critic, T x)
+{
+    T y = kiln_forward(critic, x), g = NULL;
+    if (!kiln_grad(y, NULL, &x, 1, &g))
+        return NULL;
+    T norm = kiln_norm(kiln_cast(g, KILN_F32), 2, KILN_DIMS(1), false);
+    return kiln_add(kiln_mul_scalar(kiln_mean_all(kiln_square(kiln_add_scalar(norm, -1))), 10), kiln_mean_all(y));
+}
+
+static void test_gradient_penalty(void **state)
+{
+    (void)state;
+    float loss[3], grads[3][HIDDEN * IN];
+    for (int d = 0; d < 3; d++) {
+        kiln_module *m = make_critic();
+        kiln_optim *o = kiln_optim_adam(kiln_parameters(m), .lr = 1e-3);
+        kiln_ema *ema = kiln_ema_new(m, 0.9);
+        T x = kiln_keep(kiln_randn(KILN_SHAPE(BATCH, IN), KILN_F32));
+        kiln_requires_grad(x, true);
+        kiln_step {
+            T l = NULL;
+            kiln_autocast(floats[d]) l = penalty(m, x);
+            assert_true(kiln_backward(l) && kiln_optim_step(o) && kiln_ema_update(ema));
+            assert_true(kiln_read(l, &loss[d], sizeof *loss));
+        }
+        T w = kiln_module_tensor(m, "body.weight");
+        assert_int_equal(kiln_dtype_of(kiln_grad_of(w)), KILN_F32);
+        assert_true(kiln_read(kiln_grad_of(w), grads[d], sizeof grads[d]));
+        assert_int_equal(kiln_dtype_of(kiln_ema_state(ema).tensors[0]), KILN_F32);
+        double precision = d == 0 ? 0 : d == 1 ? 0.03 : 0.004, most = 0;
+        for (int i = 0; i < HIDDEN * IN; i++)
+            most = fmax(most, fabs(grads[0][i]));
+        assert_near(loss[d], loss[0], precision);
+        for (int i = 0; i < HIDDEN * IN; i++)
+            if (fabs(grads[d][i] - grads[0][i]) > precision * most)
+                fail_msg("%s, element %d: %g instead of %g", kiln_dtype_name(floats[d]), i, grads[d][i], grads[0][i]);
+        assert_true(most > 0.01);
+        kiln_release(x);
+        kiln_ema_free(ema);
+        kiln_optim_free(o);
+        kiln_module_free(m);
+    }
+}
+
+/* A loss of one's own: inside fit it sees what autocast made of the output, and may switch it off. */
+static T own_loss(T output, T x, T y, void *context)
+{
+    (void)x;
+    bool *seen = context;
+    *seen |= kiln_autocast_dtype() == KILN_BF16 && kiln_dtype_of(output) == KILN_BF16;
+    T l = NULL;
+    kiln_autocast(KILN_F32) l = kiln_mean_all(kiln_square(kiln_sub(kiln_cast(output, KILN_F32), y)));
+    return l;
+}
+
+static void test_fit_with_own_loss(void **state)
+{
+    (void)state;
+    kiln_manual_seed(2);
+    kiln_module *m = make_critic();
+    T x = kiln_keep(kiln_randn(KILN_SHAPE(64, IN), KILN_F32)), y = kiln_keep(kiln_zeros(KILN_SHAPE(64, 1), KILN_F32));
+    assert_true(kiln_eval());
+    kiln_dataset *d = kiln_data_tensors(x, y);
+    assert_non_null(d);
+    bool seen = false;
+    kiln_history h =
+        kiln_fit(m, d, .epochs = 3, .batch = 16, .loss_fn = own_loss, .loss_context = &seen, .autocast = KILN_BF16);
+    assert_true(kiln_ok() && seen && h.count == 3);
+    kiln_history_free(&h);
+    assert_int_equal(kiln_dtype_of(kiln_module_tensor(m, "body.weight")), KILN_F32);
+    kiln_result e = kiln_evaluate(m, d, .batch = 16, .loss_fn = own_loss, .loss_context = &seen, .autocast = KILN_BF16);
+    assert_true(kiln_ok() && isfinite(e.loss));
+    kiln_data_free(d);
+    kiln_release(x);
+    kiln_release(y);
+    kiln_module_free(m);
+}
+
 /* ---- Memory ---- */
 
 typedef enum kind { PLAIN, AUTOCAST, CAST } kind;
@@ -573,6 +674,8 @@ int main(void)
                                        core_test(test_converted_once),
                                        core_test(test_scopes),
                                        core_test(test_updates_take_no_notice),
+                                       core_test(test_gradient_penalty),
+                                       core_test(test_fit_with_own_loss),
                                        core_test(test_activations),
                                        core_test(test_made_again),
                                        core_test(test_large_losses)};

@@ -1,12 +1,12 @@
-/* Making again: the pass behind merging that keeps 16-bit values instead of the f32 ones that were made of them. Where an
- * f32 value is a 16-bit one cast, or follows from such a cast by a pointwise operation or two (x - mean), and is read
- * again long after it was made, by a gradient, it is made a second time before that reader. The 16-bit value lives in
- * between, which takes half the memory, or none where it is kept in any case. Pointwise readers always get one of their
- * own, since fusion puts it into their kernel, and nothing is stored in f32 at all. And where elements are picked out of
- * a cast, the few that were picked are cast.
+/* Making again: the pass behind merging that keeps 16-bit values instead of the f32 ones that were made of them. Where
+ * an f32 value is a 16-bit one cast, or follows from such a cast by a pointwise operation or two (x - mean), and is
+ * read again long after it was made, by a gradient, it is made a second time before that reader. The 16-bit value lives
+ * in between, which takes half the memory, or none where it is kept in any case. Pointwise readers always get one of
+ * their own, since fusion puts it into their kernel, and nothing is stored in f32 at all. And where elements are picked
+ * out of a cast, the few that were picked are cast.
  *
- * What is made again carries a mark (`again` of the node) that merging respects. Steps without 16-bit values are left as
- * they are. */
+ * What is made again carries a mark (`again` of the node) that merging respects. Steps without 16-bit values are left
+ * as they are. */
 #include <string.h>
 #include "plan/draft.h"
 
