@@ -1,6 +1,7 @@
 /* Autocast: every operation has the type that it has under PyTorch's on a GPU; what it computes is what the same
  * operation gives with operands that were converted by hand, to the bit; weights are converted once a step and get
  * gradients of their own type; gradients, updates and averages take no notice of it; scopes nest and end. */
+#include "models.h"
 #include "support/core.h"
 #include "support/where.h"
 
@@ -400,10 +401,287 @@ static void test_updates_take_no_notice(void **state)
     assert_memory_equal(average[0], average[1], sizeof average[0]);
 }
 
+/* ---- Gradients of gradients, modules and losses of one's own ---- */
+
+/* A critic: two linear layers by hand around a child, as a program writes its own modules. */
+static T criticise(kiln_module *self, T x, void *context)
+{
+    (void)context;
+    T h = kiln_forward(kiln_module_child(self, "body"), x);
+    return kiln_linear(kiln_leaky_relu(h, 0.2), kiln_module_tensor(self, "head"), NULL);
+}
+
+static kiln_module *make_critic(void)
+{
+    kiln_manual_seed(6);
+    kiln_module *m = kiln_module_new("Critic", criticise, NULL, NULL);
+    assert_true(kiln_module_add(m, "body", kiln_nn_linear(IN, HIDDEN)));
+    T head = NULL;
+    kiln_scope
+        head = kiln_keep(kiln_mul_scalar(kiln_randn(KILN_SHAPE(1, HIDDEN), KILN_F32), 0.3));
+    assert_non_null(kiln_module_add_parameter(m, "head", head));
+    return m;
+}
+
+/* WGAN-GP: (|d critic / d x| - 1)². Its gradient is one of a gradient. */
+static T penalty(kiln_module *critic, T x)
+{
+    T y = kiln_forward(critic, x), g = NULL;
+    if (!kiln_grad(y, NULL, &x, 1, &g))
+        return NULL;
+    T norm = kiln_norm(kiln_cast(g, KILN_F32), 2, KILN_DIMS(1), false);
+    return kiln_add(kiln_mul_scalar(kiln_mean_all(kiln_square(kiln_add_scalar(norm, -1))), 10), kiln_mean_all(y));
+}
+
+static void test_gradient_penalty(void **state)
+{
+    (void)state;
+    float loss[3], grads[3][HIDDEN * IN];
+    for (int d = 0; d < 3; d++) {
+        kiln_module *m = make_critic();
+        kiln_optim *o = kiln_optim_adam(kiln_parameters(m), .lr = 1e-3);
+        kiln_ema *ema = kiln_ema_new(m, 0.9);
+        T x = kiln_keep(kiln_randn(KILN_SHAPE(BATCH, IN), KILN_F32));
+        kiln_requires_grad(x, true);
+        kiln_step {
+            T l = NULL;
+            kiln_autocast(floats[d]) l = penalty(m, x);
+            assert_true(kiln_backward(l) && kiln_optim_step(o) && kiln_ema_update(ema));
+            assert_true(kiln_read(l, &loss[d], sizeof *loss));
+        }
+        T w = kiln_module_tensor(m, "body.weight");
+        assert_int_equal(kiln_dtype_of(kiln_grad_of(w)), KILN_F32);
+        assert_true(kiln_read(kiln_grad_of(w), grads[d], sizeof grads[d]));
+        assert_int_equal(kiln_dtype_of(kiln_ema_state(ema).tensors[0]), KILN_F32);
+        double precision = d == 0 ? 0 : d == 1 ? 0.03 : 0.004, most = 0;
+        for (int i = 0; i < HIDDEN * IN; i++)
+            most = fmax(most, fabs(grads[0][i]));
+        assert_near(loss[d], loss[0], precision);
+        for (int i = 0; i < HIDDEN * IN; i++)
+            if (fabs(grads[d][i] - grads[0][i]) > precision * most)
+                fail_msg("%s, element %d: %g instead of %g", kiln_dtype_name(floats[d]), i, grads[d][i], grads[0][i]);
+        assert_true(most > 0.01);
+        kiln_release(x);
+        kiln_ema_free(ema);
+        kiln_optim_free(o);
+        kiln_module_free(m);
+    }
+}
+
+/* A loss of one's own: inside fit it sees what autocast made of the output, and may switch it off. */
+static T own_loss(T output, T x, T y, void *context)
+{
+    (void)x;
+    bool *seen = context;
+    *seen |= kiln_autocast_dtype() == KILN_BF16 && kiln_dtype_of(output) == KILN_BF16;
+    T l = NULL;
+    kiln_autocast(KILN_F32) l = kiln_mean_all(kiln_square(kiln_sub(kiln_cast(output, KILN_F32), y)));
+    return l;
+}
+
+static void test_fit_with_own_loss(void **state)
+{
+    (void)state;
+    kiln_manual_seed(2);
+    kiln_module *m = make_critic();
+    T x = kiln_keep(kiln_randn(KILN_SHAPE(64, IN), KILN_F32)), y = kiln_keep(kiln_zeros(KILN_SHAPE(64, 1), KILN_F32));
+    assert_true(kiln_eval());
+    kiln_dataset *d = kiln_data_tensors(x, y);
+    assert_non_null(d);
+    bool seen = false;
+    kiln_history h =
+        kiln_fit(m, d, .epochs = 3, .batch = 16, .loss_fn = own_loss, .loss_context = &seen, .autocast = KILN_BF16);
+    assert_true(kiln_ok() && seen && h.count == 3);
+    kiln_history_free(&h);
+    assert_int_equal(kiln_dtype_of(kiln_module_tensor(m, "body.weight")), KILN_F32);
+    kiln_result e = kiln_evaluate(m, d, .batch = 16, .loss_fn = own_loss, .loss_context = &seen, .autocast = KILN_BF16);
+    assert_true(kiln_ok() && isfinite(e.loss));
+    kiln_data_free(d);
+    kiln_release(x);
+    kiln_release(y);
+    kiln_module_free(m);
+}
+
+/* ---- Memory ---- */
+
+typedef enum kind { PLAIN, AUTOCAST, CAST } kind;
+
+/* The plan of a training step, without memory. */
+static kiln_plan_info plan_of(const char *model, kind how, int64_t batch, int64_t length)
+{
+    char why[200];
+    model_options o = {0};
+    const model_entry *e = model_find(model, &o, why, sizeof why);
+    assert_non_null(e);
+    kiln_plan_info info = {0};
+    kiln_shapes_only {
+        kiln_module *m = e->build(o);
+        assert_true(m && (how != CAST || kiln_module_cast(m, KILN_BF16)));
+        kiln_optim *optim = kiln_optim_adamw(kiln_parameters(m));
+        kiln_step {
+            T x = e->tokens ? kiln_zeros(KILN_SHAPE(batch, length), KILN_I64)
+                            : kiln_zeros(KILN_SHAPE(batch, 3, length, length), how == CAST ? KILN_BF16 : KILN_F32);
+            T labels = kiln_zeros(KILN_SHAPE(e->tokens ? batch * length : batch), KILN_I64);
+            kiln_autocast(how == AUTOCAST ? KILN_BF16 : KILN_F32)
+            {
+                T y = kiln_forward(m, x);
+                if (e->tokens && y)
+                    y = kiln_reshape(y, KILN_SHAPE(batch * length, -1));
+                kiln_backward(kiln_cross_entropy(y, labels));
+            }
+            kiln_optim_step(optim);
+            assert_true(kiln_ok() && kiln_plan_pending(&info));
+            kiln_discard();
+        }
+        kiln_optim_free(optim);
+        kiln_module_free(m);
+    }
+    return info;
+}
+
+/* What a step keeps under autocast, and of a model that is cast, beside what it keeps in f32. */
+static void test_activations(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    static const struct {
+        const char *model;
+        int64_t batch, length;
+        double autocast, cast;
+    } all[] = {{"gpt2", 8, 1024, 0.65, 0.5},
+               {"gpt2", 4, 512, 0.65, 0.5},
+               {"gpt2:layers=6,embed=384,heads=6,context=256,vocabulary=5000", 8, 256, 0.65, 0.5},
+               {"vit-tiny", 64, 32, 0.75, 0.6},
+               {"resnet50", 8, 224, 0.7, 0.7}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        double peak[3];
+        for (int how = PLAIN; how <= CAST; how++)
+            peak[how] = (double)plan_of(all[i].model, (kind)how, all[i].batch, all[i].length).activation_peak_bytes;
+        if (peak[AUTOCAST] > all[i].autocast * peak[PLAIN] || peak[CAST] > all[i].cast * peak[PLAIN])
+            fail_msg("%s: autocast keeps %.3f of what f32 keeps, a cast model %.3f", all[i].model,
+                     peak[AUTOCAST] / peak[PLAIN], peak[CAST] / peak[PLAIN]);
+    }
+}
+
+enum { ROWS = 160, COLUMNS = 256 };
+
+/* Two readers far apart, of a value that is a cast and of one that follows from it. */
+static T far_apart(T x)
+{
+    T centred = kiln_sub(x, kiln_mean(x, KILN_DIMS(0), true)), y = kiln_cumsum(centred, 1);
+    for (int i = 0; i < 40; i++)
+        y = kiln_tanh(kiln_cumprod(y, 1));
+    return kiln_sum_all(kiln_mul(kiln_mul(y, centred), kiln_cumsum(x, 0)));
+}
+
+/* What is made again has the bits it had: beside the same step in f32, whose operand holds the rounded numbers. */
+static void test_made_again(void **state)
+{
+    (void)state;
+    static float gradient[2][ROWS * COLUMNS];
+    float loss[2];
+    for (int half = 0; half < 2; half++) {
+        kiln_manual_seed(7);
+        T x = NULL;
+        kiln_scope {
+            T start = kiln_cast(kiln_randn(KILN_SHAPE(ROWS, COLUMNS), KILN_F32), KILN_BF16);
+            x = kiln_keep(half ? start : kiln_cast(start, KILN_F32));
+        }
+        assert_true(kiln_eval() && kiln_requires_grad(x, true));
+        kiln_step {
+            T l = far_apart(half ? kiln_cast(x, KILN_F32) : x);
+            assert_true(kiln_backward(l));
+            assert_true(kiln_read(l, &loss[half], sizeof *loss));
+        }
+        kiln_scope {
+            T g = kiln_cast(kiln_cast(kiln_grad_of(x), KILN_BF16), KILN_F32);
+            assert_true(kiln_read(g, gradient[half], sizeof gradient[half]));
+        }
+        kiln_release(x);
+    }
+    assert_memory_equal(&loss[0], &loss[1], sizeof *loss);
+    assert_memory_equal(gradient[0], gradient[1], sizeof gradient[0]);
+}
+
+/* ---- Large losses ---- */
+
+enum { TARGETS = 60, CHOICES = 20000, PART = 15 };
+
+static T rows_of(T x, int64_t from, int64_t count)
+{
+    return kiln_slice(x, 0, from, from + count, 1);
+}
+
+/* So many rows of the losses and their gradient. Parts are below the size from which on a loss is written another way;
+ * all of them together are above it. */
+static void losses_of(T x, T labels, int64_t from, int64_t count, bool autocast, float *losses, float *gradient)
+{
+    kiln_step {
+        kiln_zero_grad_of(x);
+        T l = NULL, rows = rows_of(x, from, count);
+        kiln_autocast(autocast ? KILN_BF16 : KILN_F32) l =
+            kiln_cross_entropy(rows, rows_of(labels, from, count), .ignore_index = 5, .reduction = KILN_NONE);
+        assert_true(
+            kiln_backward(kiln_sum_all(kiln_mul(l, rows_of(kiln_arange(1, TARGETS + 1, 1, KILN_F32), from, count)))));
+        l = kiln_cast(l, KILN_F32);
+        assert_true(kiln_read(l, losses + from, (size_t)count * sizeof *losses));
+    }
+    kiln_scope {
+        T g = kiln_cast(rows_of(kiln_grad_of(x), from, count), KILN_F32);
+        assert_true(kiln_read(g, gradient + from * CHOICES, (size_t)(count * CHOICES) * sizeof *gradient));
+    }
+}
+
+static void test_large_losses(void **state)
+{
+    (void)state;
+    float *whole = malloc(TARGETS * CHOICES * sizeof *whole), *parts = malloc(TARGETS * CHOICES * sizeof *parts);
+    float whole_loss[TARGETS], parts_loss[TARGETS];
+    for (int mode = 0; mode < 3; mode++) { /* f32, bf16, bf16 under autocast */
+        kiln_dtype dtype = mode ? KILN_BF16 : KILN_F32;
+        double loose = mode == 0 ? 2e-6 : mode == 1 ? 0.01 : 2e-6, rounding = mode ? 0x1p-7 : 2e-6; /* an ulp */
+        kiln_manual_seed(4);
+        T x = NULL, labels = kiln_keep(kiln_randint(0, CHOICES, KILN_SHAPE(TARGETS), KILN_I64));
+        kiln_scope {
+            x = kiln_keep(kiln_cast(kiln_mul_scalar(kiln_randn(KILN_SHAPE(TARGETS, CHOICES), KILN_F32), 4), dtype));
+            kiln_no_grad
+                kiln_assign(rows_of(labels, 2, 3), kiln_full(KILN_SHAPE(3), 5, KILN_I64));
+        }
+        assert_true(kiln_eval() && kiln_requires_grad(x, true));
+        losses_of(x, labels, 0, TARGETS, mode == 2, whole_loss, whole);
+        for (int64_t from = 0; from < TARGETS; from += PART)
+            losses_of(x, labels, from, PART, mode == 2, parts_loss, parts);
+        for (int i = 0; i < TARGETS; i++) {
+            assert_near(whole_loss[i], parts_loss[i], loose);
+            assert_true((i < 2 || i > 4) == (whole_loss[i] != 0));
+        }
+        for (int64_t i = 0; i < TARGETS * CHOICES; i++)
+            if (!(fabsf(whole[i] - parts[i]) <= rounding * fabs(parts[i]) + 1e-9))
+                fail_msg("mode %d, element %lld: %g instead of %g", mode, (long long)i, whole[i], parts[i]);
+        kiln_release(x);
+        kiln_release(labels);
+    }
+    free(whole);
+    free(parts);
+    kiln_step {
+        T l = kiln_cross_entropy(kiln_zeros(KILN_SHAPE(TARGETS, CHOICES), KILN_F32),
+                                 kiln_full(KILN_SHAPE(TARGETS), CHOICES, KILN_I64));
+        assert_true(!l || isnan(kiln_item(l)));
+    }
+    expect_error(KILN_E_INDEX, NULL, "20000");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {core_test(test_types), core_test(test_as_by_hand),
-                                       core_test(test_converted_once), core_test(test_scopes),
-                                       core_test(test_updates_take_no_notice)};
+    const struct CMUnitTest tests[] = {core_test(test_types),
+                                       core_test(test_as_by_hand),
+                                       core_test(test_converted_once),
+                                       core_test(test_scopes),
+                                       core_test(test_updates_take_no_notice),
+                                       core_test(test_gradient_penalty),
+                                       core_test(test_fit_with_own_loss),
+                                       core_test(test_activations),
+                                       core_test(test_made_again),
+                                       core_test(test_large_losses)};
     return CORE_MAIN(tests);
 }

@@ -22,6 +22,7 @@ typedef struct kiln_plan_info {
     int64_t gradient_bytes, activation_bytes; /* all of them, also where they share memory one after the other */
     int64_t flops, bytes;                     /* arithmetic, and memory moved by the kernels; INT64_MAX: that or more */
     bool replayed;                            /* found in the cache */
+    int64_t activation_peak_bytes;            /* the most of activations, their gradients included, at one time */
 } kiln_plan_info;
 KILN_API bool kiln_plan_last_(kiln_plan_info *info, size_t size);
 static inline bool kiln_plan_last(kiln_plan_info *info) /* of the plan that ran last in this thread */

@@ -106,9 +106,10 @@ static void say_plan(step *s, const kiln_plan_info *info, int64_t batch, const c
     say_row("batch", data, "inputs and targets");
     say_row("the step", (uint64_t)info->peak_bytes, "activations, gradients, workspace: at most at once");
     say_row("together", need_of(s, info), "");
-    printf("\nOf gradients there are %s, of activations %s all in all; the plan places them\n"
-           "in the same memory one after the other.\n",
-           show_size((uint64_t)info->gradient_bytes), show_size((uint64_t)info->activation_bytes));
+    printf("\nOf gradients there are %s, of activations %s all in all, %s at once at most;\n"
+           "the plan places them in the same memory one after the other.\n",
+           show_size((uint64_t)info->gradient_bytes), show_size((uint64_t)info->activation_bytes),
+           show_size((uint64_t)info->activation_peak_bytes));
     printf("%s operations in %s kernels; %s%.4g GFLOP, %s%s moved\n", show_count(info->nodes),
            show_count(info->kernels), info->flops == INT64_MAX ? "over " : "", 1e-9 * (double)info->flops,
            info->bytes == INT64_MAX ? "over " : "", show_size((uint64_t)info->bytes));

@@ -55,6 +55,19 @@ static kiln_tensor *beside_classes(kiln_tensor *weight, const kiln_tensor *x)
     return kiln_reshape(weight, x->ndim - class_dim(x), shape);
 }
 
+/* The sum, or the mean by the targets' weights, of each target's loss. */
+static kiln_tensor *reduce_class_losses(kiln_tensor *each, kiln_tensor *weights, kiln_tensor *ignored,
+                                        int64_t reduction)
+{
+    if (!each || reduction == KILN_NONE)
+        return each;
+    kiln_tensor *sum = kiln_sum_all(each);
+    if (!sum || reduction == KILN_SUM)
+        return sum;
+    kiln_tensor *count = kiln_sum_all(weights ? weights : kiln_logical_not(ignored));
+    return kiln_div(sum, kiln_cast(count, (kiln_dtype)each->dtype));
+}
+
 /* What the losses for class indices have in common. `smoothing` NULL: none. */
 static kiln_tensor *class_loss(kiln_tensor *log_p, kiln_tensor *target, kiln_tensor *weight, int64_t ignore,
                                int64_t reduction, const double *smoothing)
@@ -74,13 +87,7 @@ static kiln_tensor *class_loss(kiln_tensor *log_p, kiln_tensor *target, kiln_ten
         all = kiln_mul_scalar(all, -*smoothing / (double)log_p->shape[dim]);
         each = kiln_add(kiln_mul_scalar(each, 1 - *smoothing), all);
     }
-    if (reduction == KILN_NONE)
-        return each;
-    kiln_tensor *sum = kiln_sum_all(each);
-    if (reduction == KILN_SUM)
-        return sum;
-    kiln_tensor *count = kiln_sum_all(weight ? weights : kiln_logical_not(ignored));
-    return kiln_div(sum, kiln_cast(count, (kiln_dtype)log_p->dtype));
+    return reduce_class_losses(each, weights, ignored, reduction);
 }
 
 static bool check_indices(const kiln_call *c)
@@ -164,13 +171,35 @@ static kiln_tensor *probability_loss(kiln_tensor *log_p, kiln_tensor *target, ki
     return reduction == KILN_SUM ? sum : kiln_div_scalar(sum, (double)kiln_numel(log_p) / (double)classes);
 }
 
+/* The losses of large x [N, C], without its logarithms of probabilities ever being in memory: with d = x - max the loss
+ * of a row is log Σ exp(d) - d[target]. The maximum is no part of the result, only of its precision. */
+static kiln_tensor *large_class_losses(kiln_tensor *x, kiln_tensor *target, int64_t ignore)
+{
+    int64_t dim = class_dim(x);
+    kiln_tensor *most = NULL;
+    kiln_no_grad
+        most = kiln_amax(x, 1, &dim, true);
+    kiln_tensor *sum = kiln_sum(kiln_exp(kiln_sub(x, most)), 1, &dim, false);
+    kiln_tensor *minus_x = KILN_OP(nll_loss_pick, KILN_IN(x, target), KILN_I(dim, ignore));
+    kiln_tensor *each = kiln_add(kiln_log(sum), kiln_add(minus_x, kiln_squeeze(most, (int)dim)));
+    return kiln_masked_fill(each, kiln_ignored_targets(target, ignore), 0);
+}
+
 static bool cross_entropy_compose(kiln_call *c, kiln_tensor **out)
 {
     kiln_tensor *x = c->in[0], *target = c->in[1], *weight = c->in[2], *y;
     int64_t ignore = c->attrs.i[0], reduction = c->attrs.i[1];
     const double *smoothing = c->attrs.i[2] ? &c->attrs.f[0] : NULL;
+    bool classes = !kiln_dtype_is_float((kiln_dtype)target->dtype);
+    if (classes && !weight && !smoothing && kiln_is_large_choice(x, class_dim(x))) {
+        target = kiln_cast(target, KILN_I64);
+        y = target ? large_class_losses(x, target, ignore) : NULL;
+        y = reduce_class_losses(y, NULL, kiln_ignored_targets(target, ignore), reduction);
+        out[0] = kiln_cast(y, c->out[0].dtype);
+        return out[0] != NULL;
+    }
     kiln_tensor *log_p = kiln_log_softmax(x, class_dim(c->in[0]));
-    if (kiln_dtype_is_float((kiln_dtype)target->dtype))
+    if (!classes)
         y = probability_loss(log_p, target, weight, reduction, smoothing);
     else
         y = class_loss(log_p, kiln_cast(target, KILN_I64), weight, ignore, reduction, smoothing);

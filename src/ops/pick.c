@@ -52,9 +52,26 @@ static bool pick_compose(kiln_call *c, kiln_tensor **out)
     return out[0] != NULL;
 }
 
+/* The gradient of large ones, as pointwise work that fusion puts into whatever reads it: -g where the class is the
+ * target, else 0. The target was checked when elements were picked. */
+static kiln_tensor *place_pointwise(kiln_grad_call *g)
+{
+    kiln_tensor *x = g->in[0], *target = g->in[1], *classes = NULL;
+    int64_t dim = g->attrs->i[0];
+    kiln_on_device (x->device)
+        classes = kiln_arange(0, (double)x->shape[dim], 1, KILN_I64);
+    kiln_tensor *gy = kiln_masked_fill(kiln_neg(g->gout[0]), kiln_ignored_targets(target, g->attrs->i[1]), 0);
+    kiln_tensor *others = kiln_ne(kiln_unsqueeze(target, (int)dim), classes);
+    return kiln_masked_fill(kiln_expand(kiln_unsqueeze(gy, (int)dim), x->ndim, x->shape), others, 0);
+}
+
 static bool pick_grad(kiln_grad_call *g)
 {
     const int64_t *i = g->attrs->i;
+    if (kiln_is_large_choice(g->in[0], i[0])) {
+        g->gin[0] = place_pointwise(g);
+        return g->gin[0] != NULL;
+    }
     g->gin[0] = KILN_OP(nll_loss_place, KILN_IN(g->gout[0], g->in[1]), KILN_I(i[0], i[1], g->in[0]->shape[i[0]]));
     return g->gin[0] != NULL;
 }

@@ -70,6 +70,8 @@ static bool run_passes(kiln_draft *d)
     if (!kiln_draft_vary(d) || !kiln_draft_expand(d) || !kiln_draft_import(d) || !kiln_draft_merge(d))
         return false;
     d->plan->nnodes = d->nnodes;
+    if (!kiln_draft_widen(d))
+        return false;
     kiln_draft_prune(d);
     if (!kiln_draft_fuse(d) || !kiln_draft_order(d) || !kiln_draft_kernels(d) || !kiln_draft_place(d))
         return false;

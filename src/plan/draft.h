@@ -91,6 +91,7 @@ bool kiln_draft_vary(kiln_draft *d);    /* offsets become run-time numbers */
 bool kiln_draft_expand(kiln_draft *d);  /* writes out formulas */
 bool kiln_draft_import(kiln_draft *d);  /* numbers values, finds what must be kept */
 bool kiln_draft_merge(kiln_draft *d);   /* common subexpressions, copies that need not be made */
+bool kiln_draft_widen(kiln_draft *d);   /* keeps 16-bit values instead of f32 ones that they were cast to */
 void kiln_draft_prune(kiln_draft *d);   /* marks what is live */
 bool kiln_draft_fuse(kiln_draft *d);    /* puts nodes into groups */
 bool kiln_draft_order(kiln_draft *d);   /* moves groups that nobody waits for */

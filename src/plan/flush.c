@@ -221,6 +221,7 @@ static kiln_plan_info info_of(const kiln_plan *p, bool found)
                             .peak_bytes = p->arena_bytes + p->all_output_bytes,
                             .gradient_bytes = p->role_bytes[KILN_ROLE_GRADIENT],
                             .activation_bytes = p->role_bytes[KILN_ROLE_ACTIVATION],
+                            .activation_peak_bytes = p->activation_peak,
                             .flops = p->flops,
                             .bytes = p->bytes,
                             .replayed = found};

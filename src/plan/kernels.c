@@ -156,6 +156,19 @@ static int16_t operand_register(writer *w, int32_t value, const kiln_value *over
     return w->reg_group[base] == w->group ? w->reg_of[base] : load(w, value, over, keep_dims);
 }
 
+/* The register of an equal instruction that the group has already: planning makes values again for each reader. -1:
+ * none. */
+static int16_t equal_register(const writer *w, const kiln_instr *wanted, bool scalars)
+{
+    for (int i = 0; i < w->g->ninstrs; i++) {
+        const kiln_instr *in = &w->g->instrs[i];
+        if (in->row == wanted->row && in->dtype == wanted->dtype && !memcmp(in->src, wanted->src, sizeof in->src) &&
+            (!scalars || in->scalars == wanted->scalars))
+            return in->dst;
+    }
+    return -1;
+}
+
 static void write_instr(writer *w, const kiln_node *n, int32_t number, bool keep_dims)
 {
     const kiln_draft *d = w->d;
@@ -174,6 +187,11 @@ static void write_instr(writer *w, const kiln_node *n, int32_t number, bool keep
     }
     if (in.row == KILN_PW_copy) { /* a register is never overwritten: the copy is the same register */
         set_register(w, out, in.src[0]);
+        return;
+    }
+    int16_t same = n->again ? equal_register(w, &in, n->nfloats) : -1;
+    if (same >= 0) {
+        set_register(w, out, same);
         return;
     }
     in.dst = (int16_t)(INSTR_REGISTER + w->g->ninstrs);

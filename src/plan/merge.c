@@ -124,7 +124,7 @@ bool kiln_draft_merge(kiln_draft *d)
         return false;
     for (int32_t i = 0; i < d->nnodes; i++) {
         const kiln_node *n = kiln_draft_node(d, i);
-        if (n->op->cls == KILN_CLASS_VIEW || elide_copy(d, n) || n->nfloats)
+        if (n->op->cls == KILN_CLASS_VIEW || elide_copy(d, n) || n->nfloats || n->again)
             continue;
         bool kept = false;
         uint64_t h = kiln_mix((uintptr_t)n->op, (uint64_t)n->nin);

@@ -181,6 +181,27 @@ static bool can_be_counted(const kiln_plan *p)
     return kiln_hint("nothing was changed. Use a smaller batch or model");
 }
 
+/* The most bytes of activations that are needed at one time, once it is known who takes whose place. */
+static bool find_activation_peak(kiln_draft *d)
+{
+    kiln_plan *p = d->plan;
+    int64_t *change = KILN_ARENA_NEW(&d->scratch, int64_t, p->nkernels + 2), now = 0; /* by kernel */
+    if (!change)
+        return false;
+    for (int32_t b = 0; b < p->nbuffers; b++) {
+        const kiln_buffer *x = &p->buffers[b];
+        if (x->role != KILN_ROLE_ACTIVATION || x->place == KILN_IN_SLOT)
+            continue;
+        change[x->first] += x->bytes;
+        change[x->last + 1] -= x->bytes;
+    }
+    for (int32_t k = 0; k <= p->nkernels; k++) {
+        now += change[k];
+        p->activation_peak = now > p->activation_peak ? now : p->activation_peak;
+    }
+    return true;
+}
+
 bool kiln_draft_place(kiln_draft *d)
 {
     kiln_plan *p = d->plan;
@@ -215,5 +236,5 @@ bool kiln_draft_place(kiln_draft *d)
     for (int32_t k = 0; k < p->nkernels; k++)
         place_kernel(&l, k);
     p->arena_bytes = l.end;
-    return true;
+    return find_activation_peak(d);
 }

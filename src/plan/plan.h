@@ -175,6 +175,7 @@ typedef struct kiln_plan {
     int64_t arena_bytes, all_output_bytes;
     int64_t flops, bytes;
     int64_t role_bytes[KILN_ROLES]; /* what the step touches, by role */
+    int64_t activation_peak;        /* the most bytes of activations that are needed at one time */
 
     void *exec;                                     /* what the device made of it */
     int64_t held;                                   /* bytes of host memory that it takes with that */

@@ -46,6 +46,7 @@ typedef struct kiln_node {
     int32_t ints, nints;     /* trace->ints[ints …] */
     int32_t floats, nfloats; /* trace->floats[floats …] */
     bool requires_grad;
+    bool again; /* planning wrote it a second time on purpose: it is merged with no other */
 } kiln_node;
 
 /* Words of the code that begin what is not a node, whose first word is the address of its operation. */
