@@ -303,9 +303,37 @@ DEFINE_OWN(kiln_grad_scope_leave)
     kiln_grad_scope_leave(&none);
 }
 
+DEFINE_OWN(kiln_recompute_scope_enter)
+{
+    kiln_recompute_scope scope = kiln_recompute_scope_enter();
+    kiln_recompute_scope_leave(&scope);
+    kiln_recompute_scope_leave(&scope);
+}
+
+DEFINE_OWN(kiln_recompute_scope_end)
+{
+    kiln_recompute_scope scope = kiln_recompute_scope_enter();
+    scope.inside = byte() % 2;
+    kiln_recompute_scope_end(&scope);
+}
+
+DEFINE_OWN(kiln_recompute_scope_leave)
+{
+    kiln_recompute_scope none = {0};
+    kiln_recompute_scope_leave(&none);
+}
+
 static kiln_tensor *squares(kiln_tensor **inputs, void *context)
 {
     return context ? NULL : kiln_square(inputs[0]);
+}
+
+DEFINE_OWN(kiln_recompute)
+{
+    kiln_tensor *input = byte() % 8 ? small_tensor() : NULL;
+    kiln_error_clear();
+    said_why(kiln_recompute(byte() % 8 ? squares : NULL, NULL, byte() % 8 ? &input : NULL,
+                            byte() % 8 ? 1 : -(any_int() & 1)) != NULL);
 }
 
 DEFINE_OWN(kiln_gradcheck)

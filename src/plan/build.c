@@ -71,7 +71,8 @@ static bool run_passes(kiln_draft *d)
         return false;
     d->plan->nnodes = d->nnodes;
     kiln_draft_prune(d);
-    if (!kiln_draft_fuse(d) || !kiln_draft_order(d) || !kiln_draft_kernels(d) || !kiln_draft_place(d))
+    if (!kiln_draft_fuse(d) || !kiln_draft_order(d) || !kiln_draft_recompute(d) || !kiln_draft_kernels(d) ||
+        !kiln_draft_place(d))
         return false;
     kiln_draft_count(d);
     return true;

@@ -87,16 +87,25 @@ bool kiln_draft_in_order(const kiln_draft *d, int32_t value);
 
 int64_t kiln_draft_numel(const kiln_value *v);
 
-bool kiln_draft_vary(kiln_draft *d);    /* offsets become run-time numbers */
-bool kiln_draft_expand(kiln_draft *d);  /* writes out formulas */
-bool kiln_draft_import(kiln_draft *d);  /* numbers values, finds what must be kept */
-bool kiln_draft_merge(kiln_draft *d);   /* common subexpressions, copies that need not be made */
-void kiln_draft_prune(kiln_draft *d);   /* marks what is live */
-bool kiln_draft_fuse(kiln_draft *d);    /* puts nodes into groups */
-bool kiln_draft_order(kiln_draft *d);   /* moves groups that nobody waits for */
-bool kiln_draft_kernels(kiln_draft *d); /* writes kernels and buffers */
-bool kiln_draft_place(kiln_draft *d);   /* memory: offsets, in-place reuse */
-void kiln_draft_count(kiln_draft *d);   /* FLOP and bytes */
+bool kiln_draft_vary(kiln_draft *d);      /* offsets become run-time numbers */
+bool kiln_draft_expand(kiln_draft *d);    /* writes out formulas */
+bool kiln_draft_import(kiln_draft *d);    /* numbers values, finds what must be kept */
+bool kiln_draft_merge(kiln_draft *d);     /* common subexpressions, copies that need not be made */
+void kiln_draft_prune(kiln_draft *d);     /* marks what is live */
+bool kiln_draft_fuse(kiln_draft *d);      /* puts nodes into groups */
+bool kiln_draft_order(kiln_draft *d);     /* moves groups that nobody waits for */
+bool kiln_draft_recompute(kiln_draft *d); /* runs again, for the walk back, what the program wants run again */
+bool kiln_draft_kernels(kiln_draft *d);   /* writes kernels and buffers */
+bool kiln_draft_place(kiln_draft *d);     /* memory: offsets, in-place reuse */
+void kiln_draft_count(kiln_draft *d);     /* FLOP and bytes */
+
+/* Groups run in this order from now on, but for those parts of them that are run again: who reads base value v behind
+ * place until[v] of the order reads a copy of it, made just before the first of these readers; INT32_MAX: all read v
+ * itself. until[v] is not before the place where v is made. False with an error. */
+bool kiln_draft_rewrite(kiln_draft *d, const int32_t *until);
+
+/* True for a base value that a live node makes, which may run twice, and that need not be there afterwards. */
+bool kiln_draft_can_recompute(const kiln_draft *d, int32_t value);
 
 /* When the last kernel runs that can meet a bad index; -1: none can. */
 bool kiln_draft_find_checks(kiln_draft *d, int32_t *last_check);

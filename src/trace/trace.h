@@ -45,7 +45,9 @@ typedef struct kiln_node {
     int32_t out, nout;       /* its results: values out … out+nout-1 */
     int32_t ints, nints;     /* trace->ints[ints …] */
     int32_t floats, nfloats; /* trace->floats[floats …] */
+    int32_t region;          /* what is computed again for the backward pass, as one (recompute.c); 0: it is kept */
     bool requires_grad;
+    bool back; /* written by a walk back: a reader of what is computed again */
 } kiln_node;
 
 /* Words of the code that begin what is not a node, whose first word is the address of its operation. */
@@ -71,7 +73,8 @@ typedef struct kiln_trace {
     /* The pending segment. It belongs to one device: a node for another one flushes it first. */
     kiln_device device;
     int32_t first_node, first_value, first_float;
-    int32_t *imports; /* value numbers */
+    int32_t first_region; /* the first region met in the segment: the code counts from there; 0: none yet */
+    int32_t *imports;     /* value numbers */
     int64_t nimports, imports_capacity;
     kiln_storage **slots; /* distinct storages behind the imports; no references: the values hold them */
     int64_t nslots, slots_capacity;
