@@ -332,8 +332,8 @@ DEFINE_OWN(kiln_recompute)
 {
     kiln_tensor *input = byte() % 8 ? small_tensor() : NULL;
     kiln_error_clear();
-    said_why(kiln_recompute(byte() % 8 ? squares : NULL, NULL, byte() % 8 ? &input : NULL,
-                            byte() % 8 ? 1 : -(any_int() & 1)) != NULL);
+    said_why(kiln_recompute(byte() % 8 ? squares : NULL, NULL, byte() % 8 ? &input : NULL, byte() % 8 ? 1 : -1) !=
+             NULL);
 }
 
 DEFINE_OWN(kiln_gradcheck)

@@ -166,6 +166,8 @@ typedef struct kiln_plan {
     int64_t *output_bytes; /* by output, rounded up as memory is taken */
     int64_t arena_bytes, all_output_bytes;
     int64_t flops, bytes;
+    double seconds;                 /* that it takes at best, by the table of roof.h */
+    int64_t recomputed;             /* nodes that run twice */
     int64_t role_bytes[KILN_ROLES]; /* what the step touches, by role */
 
     void *exec;                                     /* what the device made of it */
@@ -190,9 +192,16 @@ typedef struct kiln_bad_index {
 
 struct kiln_trace;
 
+/* What a plan may take: at most `cap` bytes, and more than `floor`, so that plans for less always take less. Without
+ * one the step takes `plain` bytes. */
+typedef struct kiln_budget {
+    int64_t cap, floor, plain;
+} kiln_budget;
+
 /* Plans the pending segment of `tr`, whose kept values and commits are known, and lowers it. `wild`: words of its code,
- * offsets, that come with each run. One reference; NULL with an error. */
-kiln_plan *kiln_plan_build(struct kiln_trace *tr, const kiln_wild *wild, int64_t nwild);
+ * offsets, that come with each run. `budget`: what it may take; NULL: whatever it needs. One reference; NULL with an
+ * error, or without one where the budget cannot be kept. */
+kiln_plan *kiln_plan_build(struct kiln_trace *tr, const kiln_wild *wild, int64_t nwild, const kiln_budget *budget);
 void kiln_plan_unref(kiln_plan *plan);
 
 /* The cache. A found plan comes with a reference; an added one is shared from then on. */

@@ -3,8 +3,8 @@
  *
  * The pass runs when groups are formed and ordered. What is run again is a part of a group: the nodes that lead to the
  * wanted values, fused as they were. So every value is rounded where it was (inside a group 16-bit values stay wide), a
- * product keeps what finishes it, and random numbers keep seed and offset: the bits are those of the plain plan. Nothing
- * merges behind it either.
+ * product keeps what finishes it, and random numbers keep seed and offset: the bits are those of the plain plan.
+ * Nothing merges behind it either.
  *
  * What is run again is asked for by the program (kiln_recomputed), here, or chosen where a step does not fit (evict.c).
  */
@@ -12,7 +12,7 @@
 #include "ops/widen.h"
 #include "plan/draft.h"
 
-enum { NEVER = INT32_MAX };
+enum { NEVER = KILN_NEVER_GONE };
 
 typedef struct rewriting {
     kiln_draft *d;
@@ -20,15 +20,15 @@ typedef struct rewriting {
     kiln_trace *to;
     const int32_t *until;
     /* What is run again, and when. */
-    bool *part;      /* by node: it is */
-    int32_t *place;  /* by group: before which place in the order its part runs; NEVER: not at all */
-    int32_t *work;   /* groups that have to be looked at (again) */
-    bool *in_work;   /* by group */
+    bool *part;     /* by node: it is */
+    int32_t *place; /* by group: before which place in the order its part runs; NEVER: not at all */
+    int32_t *work;  /* groups that have to be looked at (again) */
+    bool *in_work;  /* by group */
     int32_t nwork;
     /* Writing it down. */
-    int32_t *again;  /* by draft value: what stands for it behind `until`; -1: nothing yet */
-    int32_t nold;    /* draft values from here on are copies */
-    int32_t *number; /* by old node: where it is now */
+    int32_t *again;           /* by draft value: what stands for it behind `until`; -1: nothing yet */
+    int32_t nold;             /* draft values from here on are copies */
+    int32_t *number;          /* by old node: where it is now */
     kiln_draft_group *groups; /* in the order they run; last and nnodes: its first node and how many */
     int32_t ngroups;
 } rewriting;
@@ -37,13 +37,6 @@ typedef struct rewriting {
 static int32_t turned(const kiln_draft *d, int32_t group_or_place)
 {
     return d->ngroups - 1 - group_or_place;
-}
-
-/* The base value behind operand k, if a node of the segment makes it; else -1. */
-static int32_t made_operand(const kiln_draft *d, const kiln_node *n, int k)
-{
-    int32_t in = kiln_draft_in(d, n, k), b = in < 0 ? -1 : kiln_draft_base(d, in);
-    return b >= 0 && d->values[b].node >= 0 ? b : -1;
 }
 
 static int32_t maker(const kiln_draft *d, int32_t base)
@@ -62,9 +55,7 @@ static bool is_in_memory(const kiln_draft *d, int32_t b, const int32_t *until, i
     return stored && until[b] >= place && !kiln_is_half((kiln_dtype)x->v->dtype);
 }
 
-/* Marks the node, and what leads to it within its group when that is run again at this place. True if that is more than
- * before. */
-static bool add_part(const kiln_draft *d, int32_t node, const int32_t *until, int32_t place, bool *part)
+bool kiln_draft_add_part(const kiln_draft *d, int32_t node, const int32_t *until, int32_t place, bool *part)
 {
     int32_t group = d->node_group[node];
     bool added = !part[node];
@@ -73,7 +64,7 @@ static bool add_part(const kiln_draft *d, int32_t node, const int32_t *until, in
         more = false;
         for (int32_t i = d->groups[group].last; i >= 0; i = d->node_next[i])
             for (int k = 0; part[i] && k < kiln_draft_node(d, i)->nin; k++) {
-                int32_t b = made_operand(d, kiln_draft_node(d, i), k);
+                int32_t b = kiln_draft_made(d, kiln_draft_node(d, i), k);
                 if (b < 0 || maker(d, b) != group || part[d->values[b].node] || is_in_memory(d, b, until, place))
                     continue;
                 part[d->values[b].node] = more = added = true;
@@ -91,7 +82,7 @@ static void want(rewriting *r, int32_t b, int32_t place)
     bool more = place < r->place[group];
     if (more)
         r->place[group] = place;
-    more |= add_part(r->d, r->d->values[b].node, r->until, r->place[group], r->part);
+    more |= kiln_draft_add_part(r->d, r->d->values[b].node, r->until, r->place[group], r->part);
     if (more && !r->in_work[group]) {
         r->in_work[group] = true;
         r->work[r->nwork++] = group;
@@ -103,7 +94,7 @@ static void want_operands(rewriting *r, int32_t group, int32_t place, bool part)
     const kiln_draft *d = r->d;
     for (int32_t i = d->groups[group].last; i >= 0; i = d->node_next[i])
         for (int k = 0; (!part || r->part[i]) && k < kiln_draft_node(d, i)->nin; k++) {
-            int32_t b = made_operand(d, kiln_draft_node(d, i), k);
+            int32_t b = kiln_draft_made(d, kiln_draft_node(d, i), k);
             if (b >= 0 && (maker(d, b) != group || (part && !r->part[d->values[b].node])))
                 want(r, b, place);
         }
@@ -268,7 +259,7 @@ static void note_readers(kiln_draft *d)
 {
     for (int32_t i = 0; i < d->nnodes; i++)
         for (int k = 0; d->node_live[i] && k < kiln_draft_node(d, i)->nin; k++) {
-            int32_t b = made_operand(d, kiln_draft_node(d, i), k);
+            int32_t b = kiln_draft_made(d, kiln_draft_node(d, i), k);
             if (b < 0)
                 continue;
             d->values[b].group = maker(d, b);
@@ -346,13 +337,27 @@ bool kiln_draft_rewrite(kiln_draft *d, const int32_t *until)
 
 /* ---- What the program asks for ---- */
 
+/* Nothing that could call the step off is run late, nor on indices that nobody has looked at: until then no slot would
+ * be written. */
+static void find_checked(kiln_draft *d)
+{
+    for (int32_t i = 0; i < d->nnodes; i++) {
+        int32_t b =
+            d->node_live[i] && kiln_draft_node(d, i)->op->demand ? kiln_draft_made(d, kiln_draft_node(d, i), 1) : -1;
+        if (b >= 0)
+            d->values[b].checked = true;
+    }
+}
+
 bool kiln_draft_can_recompute(const kiln_draft *d, int32_t value)
 {
     const kiln_draft_value *x = &d->values[value];
-    if (x->base != value || x->canon != value || x->node < 0 || !d->node_live[x->node] || x->output >= 0 || x->commits)
+    if (x->checked || x->base != value || x->canon != value || x->node < 0 || !d->node_live[x->node] ||
+        x->output >= 0 || x->commits)
         return false;
-    const kiln_class cls = kiln_draft_node(d, x->node)->op->cls;
-    return cls != KILN_CLASS_VIEW && cls != KILN_CLASS_ASSIGN && cls != KILN_CLASS_TRANSFER;
+    const kiln_op *op = kiln_draft_node(d, x->node)->op;
+    const kiln_class cls = op->cls;
+    return !op->demand && cls != KILN_CLASS_VIEW && cls != KILN_CLASS_ASSIGN && cls != KILN_CLASS_TRANSFER;
 }
 
 static bool has_regions(const kiln_draft *d)
@@ -379,7 +384,7 @@ static bool stays_inside(const kiln_draft *d, int32_t value, const int32_t *unti
 {
     int32_t node = d->values[value].node, group = d->node_group[node];
     bool inside = true;
-    add_part(d, node, until, NEVER, part);
+    kiln_draft_add_part(d, node, until, NEVER, part);
     for (int32_t i = d->groups[group].last; i >= 0; i = d->node_next[i]) {
         inside &= !part[i] || kiln_draft_node(d, i)->region == kiln_draft_node(d, node)->region;
         part[i] = false;
@@ -389,6 +394,7 @@ static bool stays_inside(const kiln_draft *d, int32_t value, const int32_t *unti
 
 bool kiln_draft_recompute(kiln_draft *d)
 {
+    find_checked(d);
     if (!has_regions(d))
         return true;
     bool *back = find_walk(d);
@@ -405,7 +411,7 @@ bool kiln_draft_recompute(kiln_draft *d)
     for (int32_t i = 0; i < d->nnodes; i++) {
         const kiln_node *n = kiln_draft_node(d, i);
         for (int k = 0; d->node_live[i] && !back[d->node_group[i]] && k < n->nin; k++) {
-            int32_t b = made_operand(d, n, k), now = turned(d, d->node_group[i]);
+            int32_t b = kiln_draft_made(d, n, k), now = turned(d, d->node_group[i]);
             if (b < 0 || until[b] == NEVER)
                 continue;
             bool inside = kiln_draft_node(d, d->values[b].node)->region == n->region;

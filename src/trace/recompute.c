@@ -42,7 +42,6 @@ kiln_tensor *kiln_recompute(kiln_function f, void *context, kiln_tensor **inputs
         if (!kiln_tensor_given(inputs[i], "recompute", i + 1))
             return NULL;
     kiln_tensor *y = NULL;
-    kiln_recomputed
-        y = f(inputs, context);
+    kiln_recomputed y = f(inputs, context);
     return y;
 }

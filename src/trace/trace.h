@@ -115,14 +115,15 @@ typedef struct kiln_trace {
     int64_t spare_grads_capacity;
     int32_t *spare_arrived;
     int64_t spare_arrived_capacity;
-    kiln_memo *memo; /* the last walk back, should the next one be the same (memo.h); NULL: none yet */
-    int walks;       /* gradients being written: they know values by number */
-    bool eager;      /* KILN_EAGER=1: flush after each node */
-    bool busy;       /* inside a flush */
-    bool planned;    /* since the step began, a plan had to be made */
-    int fresh_steps; /* steps in a row that were so */
-    bool told_fresh; /* that has been said */
-    bool tf32;       /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
+    kiln_memo *memo;     /* the last walk back, should the next one be the same (memo.h); NULL: none yet */
+    int walks;           /* gradients being written: they know values by number */
+    bool eager;          /* KILN_EAGER=1: flush after each node */
+    bool busy;           /* inside a flush */
+    bool planned;        /* since the step began, a plan had to be made */
+    int fresh_steps;     /* steps in a row that were so */
+    bool told_fresh;     /* that has been said */
+    bool told_recompute; /* so has that steps are made to fit by computing values twice */
+    bool tf32;           /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
 
     struct kiln_rerun *watcher; /* who wants to run the pending step again; NULL: nobody */
 } kiln_trace;
