@@ -49,9 +49,9 @@ static void sweep(const network *n, kiln_dtype dtype)
         if (!plan_within(n, net, opt, dtype, bytes, &info))
             break;
         if (getenv("KILN_TEST_SAY"))
-            print_message("%-12s %-5s %3d %%: %8lld of %8lld bytes, %4lld operations again, %.3f of the time\n", n->name,
-                          kiln_dtype_name(dtype), percent, (long long)info.peak_bytes, (long long)plain.peak_bytes,
-                          (long long)info.recomputed, info.seconds / plain.seconds);
+            print_message("%-12s %-5s %3d %%: %8lld of %8lld bytes, %4lld operations again, %.3f of the time\n",
+                          n->name, kiln_dtype_name(dtype), percent, (long long)info.peak_bytes,
+                          (long long)plain.peak_bytes, (long long)info.recomputed, info.seconds / plain.seconds);
         assert_true((uint64_t)info.peak_bytes <= bytes);
         assert_true(info.peak_bytes <= before.peak_bytes);
         before = info;
@@ -93,7 +93,8 @@ static void check_runs(const network *n, kiln_dtype dtype)
         }
         if (ok) {
             if (digest(net) != plain.bits)
-                fail_msg("%s in %s has other bits within %d %% of its memory", n->name, kiln_dtype_name(dtype), percent);
+                fail_msg("%s in %s has other bits within %d %% of its memory", n->name, kiln_dtype_name(dtype),
+                         percent);
             fitted++;
         } else
             expect_error(KILN_E_MEMORY, "step", "the step needs");

@@ -6,9 +6,10 @@
  * decides that: it is asked wherever the model's peak has fallen by another part in LEVELS. Then values come back, the
  * dearest first, as long as the step still fits.
  *
- * So a smaller limit follows the same order further. Coming back uses what room is left below `cap`; the step then takes
- * more than `floor`, if need be by leaving room unused, and the next smaller budget begins there. So a smaller limit
- * never gives a larger peak. */
+ * So a smaller limit follows the same order further. Coming back uses what room is left below `cap`; the step then
+ * takes more than `floor`, if need be by leaving room unused, and the next smaller budget begins there. So a smaller
+ * limit never gives a larger peak. */
+#include <string.h>
 #include "core/alloc.h"
 #include "plan/backend.h"
 #include "plan/model.h"
@@ -20,12 +21,13 @@ enum { LEVELS = 128, LONGEST_CHAIN = 64, BACK_TRIES = 5 };
 typedef struct search {
     kiln_draft *d;
     kiln_model m;
-    bool *banned;     /* by value: letting it go did not help */
-    int32_t *chain;   /* values that have to go along with the one that is looked at */
+    bool *banned;   /* by value: letting it go did not help */
+    int32_t *chain; /* values that have to go along with the one that is looked at */
     int32_t nchain, round;
     int32_t *seen;    /* by value: the round in which it was looked at */
     int32_t *evicted; /* values that went, in order */
     int32_t nevicted;
+    int32_t pardoned; /* how many had gone when all were last given another try */
     int32_t *until;   /* by draft value */
     int64_t fixed;    /* bytes of outputs */
 } search;
@@ -86,8 +88,8 @@ static bool list(search *s, int32_t v)
     return s->nchain < LONGEST_CHAIN;
 }
 
-/* What value v is computed from when it is wanted at group `late`: what is gone has to go along, and be run again; what is
- * run again later has to be there earlier. False if that is too much. */
+/* What value v is computed from when it is wanted at group `late`: what is gone has to go along, and be run again; what
+ * is run again later has to be there earlier. False if that is too much. */
 static bool add_sources(search *s, int32_t v, int32_t peak, int32_t late, int64_t bytes, price *p)
 {
     const kiln_model *m = &s->m;
@@ -134,8 +136,8 @@ static int32_t choose(search *s)
     int32_t best = -1, peak = m->peak_at;
     double best_worth = 0;
     for (int32_t v = 0; v < m->nvalues; v++) {
-        if (!m->may[v] || s->banned[v] || m->until[v] != KILN_NEVER_GONE || m->made[v] >= peak ||
-            m->early[v] >= peak || m->late[v] == KILN_NEVER_GONE)
+        if (!m->may[v] || s->banned[v] || m->until[v] != KILN_NEVER_GONE || m->made[v] >= peak || m->early[v] >= peak ||
+            m->late[v] == KILN_NEVER_GONE)
             continue;
         double span = m->before[m->late[v]] - m->before[m->early[v]];
         bool runs = m->start[m->made[v]] != KILN_NEVER_GONE; /* along with others of its group */
@@ -172,8 +174,13 @@ static bool let_go(search *s)
             kiln_model_run(m, m->peak_at);
         int32_t v = choose(s), peak = m->peak_at;
         int64_t before = m->live[peak];
-        if (v < 0)
+        if (v < 0 && s->pardoned == s->nevicted)
             return false;
+        if (v < 0) { /* much has changed since some were tried */
+            memset(s->banned, 0, (size_t)m->nvalues * sizeof *s->banned);
+            s->pardoned = s->nevicted;
+            continue;
+        }
         price p;
         find_price(s, v, &p);
         s->nchain = drop_gone(s);

@@ -145,7 +145,12 @@ static bool take_reads(const making *k)
 bool kiln_model_make(kiln_model *m, kiln_draft *d, const kiln_draft *t)
 {
     kiln_arena *a = &d->scratch;
-    making k = {m, d, t, KILN_ARENA_NEW(a, int32_t, d->nvalues), NULL, KILN_ARENA_NEW(a, int32_t, d->nvalues),
+    making k = {m,
+                d,
+                t,
+                KILN_ARENA_NEW(a, int32_t, d->nvalues),
+                NULL,
+                KILN_ARENA_NEW(a, int32_t, d->nvalues),
                 KILN_ARENA_NEW(a, bool, d->nnodes)};
     m->nvalues = 0;
     for (int32_t v = 0; v < d->nvalues; v++)

@@ -6,11 +6,12 @@
 #include "plan/draft.h"
 
 typedef struct kiln_model {
-    int32_t ngroups, nvalues; /* groups are known by their place in the order; values: only those with room in the arena */
-    int32_t *value;           /* by value: its number in the draft */
-    double *time;             /* by group: seconds; ngroups + 1 of `before` */
-    double *before;           /* by group: seconds until it begins */
-    int64_t *work;            /* by group: workspace */
+    int32_t ngroups,
+        nvalues;    /* groups are known by their place in the order; values: only those with room in the arena */
+    int32_t *value; /* by value: its number in the draft */
+    double *time;   /* by group: seconds; ngroups + 1 of `before` */
+    double *before; /* by group: seconds until it begins */
+    int64_t *work;  /* by group: workspace */
     int32_t *reads, *reads_at; /* values that group g reads: reads[reads_at[g]] … reads[reads_at[g + 1] - 1] */
     int32_t *from, *from_at;   /* by value: those that are read when it alone is run again */
     int64_t *bytes;            /* by value */

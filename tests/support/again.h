@@ -1,5 +1,5 @@
-/* Small networks of several kinds, parts of which may be computed again for the backward pass, and some steps of training
- * them: what comes out is compared to the bit. */
+/* Small networks of several kinds, parts of which may be computed again for the backward pass, and some steps of
+ * training them: what comes out is compared to the bit. */
 #ifndef KILN_TEST_AGAIN_H
 #define KILN_TEST_AGAIN_H
 
@@ -47,13 +47,15 @@ static inline kiln_module *cnn(bool again)
 
 static inline kiln_module *attention_block(bool again)
 {
-    return block_of(kiln_nn_sequential(kiln_nn_residual(kiln_nn_sequential(
-                                           kiln_nn_layer_norm(WIDTH),
-                                           kiln_nn_multihead_attention(WIDTH, 4, .causal = true, .dropout = 0.1)), NULL),
-                                       kiln_nn_residual(kiln_nn_sequential(
-                                           kiln_nn_layer_norm(WIDTH), kiln_nn_linear(WIDTH, 4 * WIDTH), kiln_nn_gelu(),
-                                           kiln_nn_linear(4 * WIDTH, WIDTH), kiln_nn_dropout(0.1)), NULL)),
-                    again);
+    return block_of(
+        kiln_nn_sequential(
+            kiln_nn_residual(kiln_nn_sequential(kiln_nn_layer_norm(WIDTH),
+                                                kiln_nn_multihead_attention(WIDTH, 4, .causal = true, .dropout = 0.1)),
+                             NULL),
+            kiln_nn_residual(kiln_nn_sequential(kiln_nn_layer_norm(WIDTH), kiln_nn_linear(WIDTH, 4 * WIDTH),
+                                                kiln_nn_gelu(), kiln_nn_linear(4 * WIDTH, WIDTH), kiln_nn_dropout(0.1)),
+                             NULL)),
+        again);
 }
 
 static inline kiln_module *transformer(bool again)
@@ -100,7 +102,8 @@ static inline kiln_tensor *input_of(const network *n, int seed)
 static inline void write_step(const network *n, kiln_module *net, kiln_optim *opt, kiln_dtype dtype, int seed, how way)
 {
     kiln_tensor *loss = NULL;
-    kiln_autocast (dtype) {
+    kiln_autocast(dtype)
+    {
         kiln_tensor *y = kiln_forward(net, input_of(n, seed));
         loss = kiln_mean_all(kiln_square(kiln_cast(y, KILN_F32)));
     }
