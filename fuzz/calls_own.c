@@ -303,9 +303,37 @@ DEFINE_OWN(kiln_grad_scope_leave)
     kiln_grad_scope_leave(&none);
 }
 
+DEFINE_OWN(kiln_recompute_scope_enter)
+{
+    kiln_recompute_scope scope = kiln_recompute_scope_enter();
+    kiln_recompute_scope_leave(&scope);
+    kiln_recompute_scope_leave(&scope);
+}
+
+DEFINE_OWN(kiln_recompute_scope_end)
+{
+    kiln_recompute_scope scope = kiln_recompute_scope_enter();
+    scope.inside = byte() % 2;
+    kiln_recompute_scope_end(&scope);
+}
+
+DEFINE_OWN(kiln_recompute_scope_leave)
+{
+    kiln_recompute_scope none = {0};
+    kiln_recompute_scope_leave(&none);
+}
+
 static kiln_tensor *squares(kiln_tensor **inputs, void *context)
 {
     return context ? NULL : kiln_square(inputs[0]);
+}
+
+DEFINE_OWN(kiln_recompute)
+{
+    kiln_tensor *input = byte() % 8 ? small_tensor() : NULL;
+    kiln_error_clear();
+    said_why(kiln_recompute(byte() % 8 ? squares : NULL, NULL, byte() % 8 ? &input : NULL, byte() % 8 ? 1 : -1) !=
+             NULL);
 }
 
 DEFINE_OWN(kiln_gradcheck)
@@ -695,6 +723,8 @@ static kiln_fit_options any_fit_options(void)
 DEFINE_OWN(kiln_fit_)
 {
     kiln_fit_options o = any_fit_options();
+    if (o.size < sizeof o) /* the limit may not be among what is seen */
+        o.epochs = 1;
     kiln_module *m = any_module();
     kiln_dataset *d = small_dataset();
     kiln_error_clear();

@@ -445,7 +445,8 @@ static void test_gradient_penalty(void **state)
         kiln_requires_grad(x, true);
         kiln_step {
             T l = NULL;
-            kiln_autocast(floats[d]) l = penalty(m, x);
+            kiln_autocast (floats[d])
+                l = penalty(m, x);
             assert_true(kiln_backward(l) && kiln_optim_step(o) && kiln_ema_update(ema));
             assert_true(kiln_read(l, &loss[d], sizeof *loss));
         }
@@ -475,7 +476,8 @@ static T own_loss(T output, T x, T y, void *context)
     bool *seen = context;
     *seen |= kiln_autocast_dtype() == KILN_BF16 && kiln_dtype_of(output) == KILN_BF16;
     T l = NULL;
-    kiln_autocast(KILN_F32) l = kiln_mean_all(kiln_square(kiln_sub(kiln_cast(output, KILN_F32), y)));
+    kiln_autocast (KILN_F32)
+        l = kiln_mean_all(kiln_square(kiln_sub(kiln_cast(output, KILN_F32), y)));
     return l;
 }
 
@@ -522,8 +524,7 @@ static kiln_plan_info plan_of(const char *model, kind how, int64_t batch, int64_
             T x = e->tokens ? kiln_zeros(KILN_SHAPE(batch, length), KILN_I64)
                             : kiln_zeros(KILN_SHAPE(batch, 3, length, length), how == CAST ? KILN_BF16 : KILN_F32);
             T labels = kiln_zeros(KILN_SHAPE(e->tokens ? batch * length : batch), KILN_I64);
-            kiln_autocast(how == AUTOCAST ? KILN_BF16 : KILN_F32)
-            {
+            kiln_autocast (how == AUTOCAST ? KILN_BF16 : KILN_F32) {
                 T y = kiln_forward(m, x);
                 if (e->tokens && y)
                     y = kiln_reshape(y, KILN_SHAPE(batch * length, -1));
@@ -619,8 +620,8 @@ static void losses_of(T x, T labels, int64_t from, int64_t count, bool autocast,
     kiln_step {
         kiln_zero_grad_of(x);
         T l = NULL, rows = rows_of(x, from, count);
-        kiln_autocast(autocast ? KILN_BF16 : KILN_F32) l =
-            kiln_cross_entropy(rows, rows_of(labels, from, count), .ignore_index = 5, .reduction = KILN_NONE);
+        kiln_autocast (autocast ? KILN_BF16 : KILN_F32)
+            l = kiln_cross_entropy(rows, rows_of(labels, from, count), .ignore_index = 5, .reduction = KILN_NONE);
         assert_true(
             kiln_backward(kiln_sum_all(kiln_mul(l, rows_of(kiln_arange(1, TARGETS + 1, 1, KILN_F32), from, count)))));
         l = kiln_cast(l, KILN_F32);

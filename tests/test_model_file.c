@@ -90,6 +90,27 @@ static void test_tokens(void **state)
     kiln_module_free(m);
 }
 
+/* Every layer has the option; a repetition hands it to its layers. */
+static void test_recompute(void **state)
+{
+    (void)state;
+    kiln_module *m = parse("input: [8]\nlayers:\n- linear: {out: 8, recompute: true}\n- relu: {recompute: no}\n"
+                           "- residual: {body: [relu, {linear: 8}], recompute: yes}\n- linear: 8\n"
+                           "- repeat: {times: 2, layers: [{residual: [relu, {linear: 8}]}], recompute: true}\n");
+    assert_non_null(m);
+    static const struct {
+        const char *path;
+        bool again;
+    } parts[] = {{"0", true},  {"1", false}, {"2", true},   {"2.body", false},
+                 {"3", false}, {"4", false}, {"4.0", true}, {"4.1", true}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        assert_int_equal(kiln_module_recomputes(kiln_module_child(m, parts[i].path)), parts[i].again);
+    kiln_module_free(m);
+    refuse("input: [8]\nlayers:\n- linear: {out: 8, recompute: 3}\n",
+           "my-model.yaml:3: 'recompute' of linear must be true or false");
+    refuse("input: [8]\nlayers:\n- linear: {recompute: true}\n", "linear needs 'out'");
+}
+
 static void test_shapes_of_layers(void **state)
 {
     (void)state;
@@ -317,15 +338,11 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        files_test(test_lenet),
-        files_test(test_tokens),
-        files_test(test_shapes_of_layers),
-        files_test(test_every_layer),
-        files_test(test_page),
-        files_test(test_mistakes),
-        files_test(test_mistakes_in_the_frame),
-        files_test(test_too_much),
-        files_test(test_earlier_error_stays),
+        files_test(test_lenet),           files_test(test_tokens),
+        files_test(test_recompute),       files_test(test_shapes_of_layers),
+        files_test(test_every_layer),     files_test(test_page),
+        files_test(test_mistakes),        files_test(test_mistakes_in_the_frame),
+        files_test(test_too_much),        files_test(test_earlier_error_stays),
         files_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);

@@ -47,6 +47,32 @@ KILN_API kiln_grad_scope kiln_grad_scope_enter(bool enabled);
 KILN_API void kiln_grad_scope_leave(kiln_grad_scope *scope);
 KILN_API void kiln_grad_scope_end(kiln_grad_scope *scope);
 
+/* kiln_recomputed { … }: activation checkpointing, PyTorch's torch.utils.checkpoint. What is computed inside and read
+ * by the backward pass is not kept for it but computed again when it gets there, from what came into the braces: less
+ * memory, more arithmetic, the same bits. Random numbers are drawn again alike, and what is assigned inside (running
+ * statistics) is assigned once. What operations behind the braces read is kept. The planner sees to it, so forward and
+ * backward belong into one kiln_step; where a value is read between them, all is kept. Braces inside braces are regions
+ * of their own; break and continue end them, not the loop around them, and a break is noticed. */
+#define kiln_recomputed KILN_RECOMPUTED_AS_(KILN_LINE_NAME_(kiln_recomputed_, __LINE__))
+#define KILN_RECOMPUTED_AS_(scope)                                                                                     \
+    for (kiln_recompute_scope scope                                                                                    \
+         __attribute__((cleanup(kiln_recompute_scope_leave))) = kiln_recompute_scope_enter();                          \
+         scope.active; kiln_recompute_scope_end(&scope))                                                               \
+        for (scope.inside = true; scope.inside; scope.inside = false)
+typedef struct kiln_recompute_scope {
+    int32_t saved;
+    bool active, inside;
+} kiln_recompute_scope;
+KILN_API kiln_recompute_scope kiln_recompute_scope_enter(void);
+KILN_API void kiln_recompute_scope_leave(kiln_recompute_scope *scope);
+KILN_API void kiln_recompute_scope_end(kiln_recompute_scope *scope);
+
+/* A function of tensors: one tensor, or NULL with an error. */
+typedef kiln_tensor *(*kiln_function)(kiln_tensor **inputs, void *context);
+
+/* f(inputs, context) inside kiln_recomputed: what it returned. NULL with an error where f or an input is NULL. */
+KILN_API kiln_tensor *kiln_recompute(kiln_function f, void *context, kiln_tensor **inputs, int n);
+
 /* The same value, cut off from what it was computed from. It shares t's memory: what is assigned to t is seen in it,
  * but brings it no gradient. */
 KILN_API kiln_tensor *kiln_detach(kiln_tensor *t);
@@ -59,7 +85,6 @@ KILN_API bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context);
 /* Compares the gradient of sum(f(inputs)·random weights) with central differences, in f64. `f` gets the n inputs (f64,
  * marked) and returns one tensor. On success true; otherwise false and an error that names input, element, both values.
  * With `second`, the gradient's own gradient is checked as well. eps 0 and tol 0 take defaults (1e-6, 1e-4). */
-typedef kiln_tensor *(*kiln_function)(kiln_tensor **inputs, void *context);
 KILN_API bool kiln_gradcheck(kiln_function f, void *context, kiln_tensor **inputs, int n, bool second, double eps,
                              double tol);
 

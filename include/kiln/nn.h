@@ -186,6 +186,12 @@ KILN_API void kiln_module_free(kiln_module *m); /* with its children; NULL is fi
 KILN_API void kiln_module_train(kiln_module *m, bool training);
 KILN_API bool kiln_module_training(const kiln_module *m);
 
+/* With `recompute`, what the module computes on the way to its result is not kept for the backward pass but computed
+ * again (kiln_recomputed in grad.h). Best for the blocks a network is made of: one such module inside another is a
+ * region of its own. False with an error for NULL. */
+KILN_API bool kiln_module_set_recompute(kiln_module *m, bool recompute);
+KILN_API bool kiln_module_recomputes(const kiln_module *m);
+
 /* Frozen parameters want no gradient, lose the one they have, and are so skipped by optimizers. They stay in the lists.
  */
 KILN_API bool kiln_module_freeze(kiln_module *m, bool frozen);

@@ -23,6 +23,9 @@ typedef struct kiln_plan_info {
     int64_t flops, bytes;                     /* arithmetic, and memory moved by the kernels; INT64_MAX: that or more */
     bool replayed;                            /* found in the cache */
     int64_t activation_peak_bytes;            /* the most of activations, their gradients included, at one time */
+    int64_t
+        recomputed; /* operations that run a second time, for the backward pass, instead of what they make being kept */
+    double seconds; /* at best, from FLOP and bytes by a table of what devices can do: to compare plans by */
 } kiln_plan_info;
 KILN_API bool kiln_plan_last_(kiln_plan_info *info, size_t size);
 static inline bool kiln_plan_last(kiln_plan_info *info) /* of the plan that ran last in this thread */
@@ -35,6 +38,15 @@ KILN_API bool kiln_plan_pending_(kiln_plan_info *info, size_t size);
 static inline bool kiln_plan_pending(kiln_plan_info *info)
 {
     return kiln_plan_pending_(info, sizeof *info);
+}
+
+/* The same for a step that may add no more than `bytes` to what is in use: where it would, values are computed a second
+ * time until it does not, as when it runs under such a limit. Smaller limits never give a larger peak. False with
+ * KILN_E_MEMORY where that cannot be. */
+KILN_API bool kiln_plan_pending_within_(uint64_t bytes, kiln_plan_info *info, size_t size);
+static inline bool kiln_plan_pending_within(uint64_t bytes, kiln_plan_info *info)
+{
+    return kiln_plan_pending_within_(bytes, info, sizeof *info);
 }
 
 /* Forgets what this thread has recorded and not run yet: tensors that were assigned to keep the values they had,

@@ -8,7 +8,7 @@ static const option options[] = {
     {"batch", 0, OPTION_COUNT, "N", "samples at once (32), or auto: the largest that fits", 1, 1e9, "auto"},
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (the model's own)", 1, 1 << 20, NULL},
     {"optim", 0, OPTION_WORD, "NAME", "(adam)", 0, 0, "<optimizers>"},
-    {"mem-limit", 0, OPTION_SIZE, "SIZE", "find the largest batch that fits: 512M, 2G", 0, 0, NULL},
+    {"mem-limit", 0, OPTION_SIZE, "SIZE", "what that costs, and the largest batch that fits: 512M, 2G", 0, 0, NULL},
     {"summary", 0, OPTION_FLAG, NULL, "also the model's layers, one a line", 0, 0, NULL},
     {"kernels", 0, OPTION_FLAG, NULL, "also every kernel, what it reads and what it writes", 0, 0, NULL},
     OPTION_DEVICE,
@@ -24,6 +24,20 @@ static int look(step *s, kiln_plan_info *info, char **text)
         step_record(s);
         if (kiln_ok() && kiln_plan_pending(info) && text)
             *text = kiln_plan_describe();
+        kiln_discard();
+    }
+    return kiln_ok() ? 0 : fail_kiln();
+}
+
+/* The same for a step that may take no more than `bytes`; *fits says whether it can be made to. */
+static int look_within(step *s, uint64_t bytes, kiln_plan_info *info, bool *fits)
+{
+    kiln_step {
+        step_record(s);
+        bool recorded = kiln_ok();
+        *fits = recorded && kiln_plan_pending_within(bytes, info);
+        if (recorded && !*fits && kiln_last_error()->code == KILN_E_MEMORY)
+            kiln_error_clear();
         kiln_discard();
     }
     return kiln_ok() ? 0 : fail_kiln();
@@ -57,6 +71,37 @@ static bool fits(step *s, int64_t batch, uint64_t limit, kiln_device device, int
     if (!*code)
         *code = look(s, &info, NULL);
     return !*code && need_of(s, &info) <= limit;
+}
+
+/* What the limit costs a step that does not fit as it is: values are computed a second time. */
+static int say_recomputing(step *s, const kiln_plan_info *plain, uint64_t limit)
+{
+    kiln_plan_info within;
+    bool can = false;
+    uint64_t beside = need_of(s, plain) - (uint64_t)plain->peak_bytes;
+    if (need_of(s, plain) <= limit) {
+        printf("\nThat fits %s.\n", show_size(limit));
+        return 0;
+    }
+    int code = limit > beside ? look_within(s, limit - beside, &within, &can) : 0;
+    if (code)
+        return code;
+    if (!can) {
+        printf("\nIt does not fit %s, also where all that can be is computed a second time.\n", show_size(limit));
+        return 0;
+    }
+    printf(within.recomputed
+               ? "\nWithin %s it runs by computing %s of its operations a second time for the backward pass:\n"
+               : "\nWithin %s it runs, with memory laid out more closely:\n",
+           show_size(limit), show_count(within.recomputed));
+    printf("  %-12s%12s%14s%14s%14s\n", "", "the step", "together", "GFLOP", "at best");
+    printf("  %-12s%12s%14s%14.4g%11.4g ms\n", "as it is", show_size((uint64_t)plain->peak_bytes),
+           show_size(need_of(s, plain)), 1e-9 * (double)plain->flops, 1e3 * plain->seconds);
+    printf("  %-12s%12s%14s%14.4g%11.4g ms\n", "within", show_size((uint64_t)within.peak_bytes),
+           show_size(need_of(s, &within)), 1e-9 * (double)within.flops, 1e3 * within.seconds);
+    printf("That is %.0f %% of the memory and about %.0f %% of the time; KILN_RECOMPUTE=0 refuses such steps.\n",
+           100 * (double)within.peak_bytes / (double)plain->peak_bytes, 100 * within.seconds / plain->seconds);
+    return 0;
 }
 
 /* *batch: the largest that fits, 0: none. */
@@ -172,6 +217,8 @@ static int plan_step(const arguments *a, network *n, kiln_device device)
         say_plan(&s, &info, batch, optim);
     if (!code)
         code = say_too_large(need_of(&s, &info), device);
+    if (!code && given(a, "mem-limit"))
+        code = say_recomputing(&s, &info, size_of(a, "mem-limit", 0));
     if (!code && given(a, "mem-limit"))
         code = say_largest(&s, size_of(a, "mem-limit", 0), device);
     kiln_string_free(text);

@@ -48,6 +48,7 @@ typedef struct kiln_layer_args {
     const struct kiln_layer *layer;
     int line;
     kiln_layer_value values[KILN_LAYER_OPTIONS];
+    bool recompute; /* an option of every layer */
 } kiln_layer_args;
 
 typedef struct kiln_layer {

@@ -178,6 +178,25 @@ static bool read_value(const kiln_model_builder *b, const kiln_layer *layer, con
 
 /* ---- Layers ---- */
 
+/* The option that every layer has. */
+static bool read_recompute(const kiln_model_builder *b, const kiln_yaml *node, kiln_layer_args *a)
+{
+    int wanted = node->kind == KILN_YAML_SCALAR ? read_flag(node->text) : -1;
+    a->recompute = wanted > 0;
+    return wanted >= 0 ||
+           kiln_model_bad(b, node->line, "'recompute' of %s must be true or false", a->layer->name) != NULL;
+}
+
+/* A layer that is computed again for the backward pass; of a repetition each layer is, by itself. */
+static void set_recompute(const kiln_layer_args *a, kiln_module *m)
+{
+    if (strcmp(a->layer->name, "repeat") != 0)
+        kiln_module_set_recompute(m, a->recompute);
+    else
+        for (int i = 0; i < kiln_module_children(m); i++)
+            kiln_module_set_recompute(kiln_module_child_at(m, i, NULL), a->recompute);
+}
+
 /* Fills a's values from what stands after the layer's name. */
 static bool read_options(const kiln_model_builder *b, const kiln_yaml *node, kiln_layer_args *a)
 {
@@ -185,6 +204,11 @@ static bool read_options(const kiln_model_builder *b, const kiln_yaml *node, kil
     if (node && node->kind == KILN_YAML_MAP) {
         for (const kiln_yaml *value = node->first; value; value = value->next) {
             int i = 0;
+            if (!strcmp(value->key, "recompute")) {
+                if (!read_recompute(b, value, a))
+                    return false;
+                continue;
+            }
             while (i < KILN_LAYER_OPTIONS && layer->options[i].name && strcmp(layer->options[i].name, value->key) != 0)
                 i++;
             if (i == KILN_LAYER_OPTIONS || !layer->options[i].name)
@@ -262,6 +286,8 @@ static kiln_module *build_layer(kiln_model_builder *b, const kiln_yaml *item)
     kiln_module *m = a.layer->build(b, &a);
     if (!m)
         return blame(b, a.line, a.layer->name, was_ok);
+    if (a.recompute)
+        set_recompute(&a, m);
     if (!advance(b, &a, m)) {
         kiln_module_free(m);
         m = NULL;

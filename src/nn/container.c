@@ -126,8 +126,8 @@ kiln_module *kiln_module_new(const char *kind, kiln_forward_fn forward, void *co
 
 static bool add_outline(const kiln_module *m, uint64_t *outline)
 {
-    const uint64_t parts[] = {(uint64_t)(uintptr_t)m, (uint64_t)m->training, (uint64_t)m->nchildren,
-                              (uint64_t)m->nmembers};
+    const uint64_t parts[] = {(uint64_t)(uintptr_t)m, (uint64_t)m->training + 2 * (uint64_t)m->recompute,
+                              (uint64_t)m->nchildren, (uint64_t)m->nmembers};
     for (int i = 0; i < 4; i++)
         *outline = (*outline ^ parts[i]) * 0x9e3779b97f4a7c15u;
     bool known = m->layer != &own_layer;

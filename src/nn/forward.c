@@ -25,11 +25,14 @@ kiln_visit kiln_visit_begin(kiln_module *m, kiln_tensor *x)
     kiln_visit v = {.explained = kiln_nn.explained, .was_ok = kiln_ok(), .number = -1};
     if (kiln_nn.watch)
         v.number = kiln_nn.watch->begin(kiln_nn.watch, m, x);
+    if (m->recompute)
+        v.again = kiln_recompute_scope_enter();
     return v;
 }
 
-kiln_tensor *kiln_visit_end(kiln_module *m, const kiln_visit *v, kiln_tensor *y)
+kiln_tensor *kiln_visit_end(kiln_module *m, kiln_visit *v, kiln_tensor *y)
 {
+    kiln_recompute_scope_leave(&v->again);
     if (!y && kiln_ok())
         kiln_fail(KILN_E_STATE, "forward", "it gave no result, and no error that says why");
     if (!y && v->was_ok && v->explained == kiln_nn.explained)

@@ -304,6 +304,19 @@ bool kiln_module_training(const kiln_module *m)
     return kiln_given(m, "module_training") && kiln_module_trains(m);
 }
 
+bool kiln_module_set_recompute(kiln_module *m, bool recompute)
+{
+    if (!m)
+        return kiln_fail_null("module_set_recompute", 1);
+    m->recompute = recompute;
+    return true;
+}
+
+bool kiln_module_recomputes(const kiln_module *m)
+{
+    return kiln_given(m, "module_recomputes") && m->recompute;
+}
+
 bool kiln_module_freeze(kiln_module *m, bool frozen)
 {
     if (!m)

@@ -34,6 +34,7 @@ struct kiln_module {
     const kiln_module_class *layer;
     const char *kind; /* the layer's, or the name of a module of one's own */
     bool training;
+    bool recompute;      /* what it computes is computed again for the backward pass */
     kiln_module *parent; /* NULL: a root */
     char *name;          /* what the parent calls it */
     kiln_module **children;
@@ -92,9 +93,10 @@ static inline bool kiln_module_trains(const kiln_module *m)
 typedef struct kiln_visit {
     uint64_t explained;
     int64_t number;
+    kiln_recompute_scope again;
     bool was_ok;
 } kiln_visit;
 kiln_visit kiln_visit_begin(kiln_module *m, kiln_tensor *x);
-kiln_tensor *kiln_visit_end(kiln_module *m, const kiln_visit *v, kiln_tensor *y);
+kiln_tensor *kiln_visit_end(kiln_module *m, kiln_visit *v, kiln_tensor *y);
 
 #endif

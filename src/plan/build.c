@@ -5,6 +5,8 @@
 #include "core/fail.h"
 #include "plan/backend.h"
 #include "plan/draft.h"
+#include "plan/roof.h"
+#include "tensor/memory.h"
 
 static int64_t window_bytes(const kiln_operand *o)
 {
@@ -52,6 +54,7 @@ void kiln_draft_count(kiln_draft *d)
             k->bytes = kiln_plus(k->bytes, access_bytes(k, &a));
         p->flops = kiln_plus(p->flops, k->flops);
         p->bytes = kiln_plus(p->bytes, k->bytes);
+        p->seconds += kiln_roof_seconds(p->device, (double)k->flops, (double)k->bytes);
     }
 }
 
@@ -65,7 +68,23 @@ void kiln_plan_unref(kiln_plan *plan)
     kiln_free(plan);
 }
 
-static bool run_passes(kiln_draft *d)
+/* What was made to fit takes no less than it may: see kiln_budget. */
+static void leave_unused(kiln_plan *p, const kiln_budget *budget)
+{
+    int64_t need = p->arena_bytes + p->all_output_bytes, least = budget ? budget->floor + KILN_BLOCK_ALIGN : 0;
+    if (need < least)
+        p->arena_bytes += (least - need) / KILN_BLOCK_ALIGN * KILN_BLOCK_ALIGN;
+}
+
+static int64_t count_live(const kiln_draft *d)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; i < d->nnodes; i++)
+        n += d->node_live[i];
+    return n;
+}
+
+static bool run_passes(kiln_draft *d, const kiln_budget *budget)
 {
     if (!kiln_draft_vary(d) || !kiln_draft_expand(d) || !kiln_draft_import(d) || !kiln_draft_merge(d))
         return false;
@@ -73,13 +92,17 @@ static bool run_passes(kiln_draft *d)
     if (!kiln_draft_widen(d))
         return false;
     kiln_draft_prune(d);
-    if (!kiln_draft_fuse(d) || !kiln_draft_order(d) || !kiln_draft_kernels(d) || !kiln_draft_place(d))
+    int64_t nodes = count_live(d);
+    if (!kiln_draft_fuse(d) || !kiln_draft_order(d) || !kiln_draft_recompute(d) ||
+        (budget && kiln_draft_fit(d, budget) != KILN_FITS) || !kiln_draft_kernels(d) || !kiln_draft_place(d))
         return false;
+    d->plan->recomputed = count_live(d) - nodes;
+    leave_unused(d->plan, budget);
     kiln_draft_count(d);
     return true;
 }
 
-static kiln_plan *build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild, bool lower)
+static kiln_plan *build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild, const kiln_budget *budget, bool lower)
 {
     kiln_plan *p = kiln_alloc_zero(1, sizeof *p);
     if (!p)
@@ -100,7 +123,7 @@ static kiln_plan *build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild, bo
         memcpy(p->code, tr->code, (size_t)tr->ncode * sizeof *p->code);
     if (ok && nwild)
         memcpy(p->wild, wild, (size_t)nwild * sizeof *p->wild);
-    ok = ok && run_passes(&d);
+    ok = ok && run_passes(&d, budget);
     kiln_arena_free(&d.scratch);
     /* Kernels fall back to something plainer when they cannot prepare. For want of memory that is an error: the same
      * step would give other bits, and need other workspace, than it does on other days. */
@@ -112,12 +135,12 @@ static kiln_plan *build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild, bo
     return NULL;
 }
 
-kiln_plan *kiln_plan_build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild)
+kiln_plan *kiln_plan_build(kiln_trace *tr, const kiln_wild *wild, int64_t nwild, const kiln_budget *budget)
 {
-    return build(tr, wild, nwild, true);
+    return build(tr, wild, nwild, budget, true);
 }
 
 kiln_plan *kiln_plan_draw(kiln_trace *tr)
 {
-    return build(tr, NULL, 0, false);
+    return build(tr, NULL, 0, NULL, false);
 }

@@ -21,7 +21,7 @@ bool kiln_code_next(const int64_t *code, int64_t ncode, kiln_code_part *p)
     }
     int64_t counts = code[p->at + 2];
     p->op = (const kiln_op *)(intptr_t)code[p->at];
-    p->nin = (int)(counts >> 32);
+    p->nin = (int)(counts >> 32 & 0xff); /* marks are above it */
     p->nints = (int)(counts >> 16 & 0xffff);
     p->ints = p->at + 3 + p->nin;
     p->end = p->ints + p->nints;

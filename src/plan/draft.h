@@ -22,6 +22,7 @@ typedef struct kiln_draft_value {
     bool commits;        /* its storage exists already: it is written to `slot` */
     bool fusable;        /* every use in `group` reads it element by element, in order */
     bool elsewhere;      /* used by more groups than `group` */
+    bool checked;        /* a kernel looks whether its elements are good indices */
     bool live;
 } kiln_draft_value;
 
@@ -52,6 +53,7 @@ typedef struct kiln_draft {
     int32_t *node_group, *node_next;
     kiln_draft_group *groups; /* in the order they were opened: the reverse of the order they run in */
     int32_t ngroups;
+    bool tight; /* no room is to be left unused */
 } kiln_draft;
 
 /* The draft's number of a trace value. */
@@ -82,22 +84,52 @@ static inline int32_t kiln_draft_base(const kiln_draft *d, int32_t value)
     return b;
 }
 
+/* The base value behind operand k, if a node of the segment makes it; else -1. */
+static inline int32_t kiln_draft_made(const kiln_draft *d, const kiln_node *n, int k)
+{
+    int32_t in = kiln_draft_in(d, n, k), b = in < 0 ? -1 : kiln_draft_base(d, in);
+    return b >= 0 && d->values[b].node >= 0 ? b : -1;
+}
+
 /* True if a window reads its base's elements in order, all of them. */
 bool kiln_draft_in_order(const kiln_draft *d, int32_t value);
 
 int64_t kiln_draft_numel(const kiln_value *v);
 
-bool kiln_draft_vary(kiln_draft *d);    /* offsets become run-time numbers */
-bool kiln_draft_expand(kiln_draft *d);  /* writes out formulas */
-bool kiln_draft_import(kiln_draft *d);  /* numbers values, finds what must be kept */
-bool kiln_draft_merge(kiln_draft *d);   /* common subexpressions, copies that need not be made */
-bool kiln_draft_widen(kiln_draft *d);   /* keeps 16-bit values instead of f32 ones that they were cast to */
-void kiln_draft_prune(kiln_draft *d);   /* marks what is live */
-bool kiln_draft_fuse(kiln_draft *d);    /* puts nodes into groups */
-bool kiln_draft_order(kiln_draft *d);   /* moves groups that nobody waits for */
-bool kiln_draft_kernels(kiln_draft *d); /* writes kernels and buffers */
-bool kiln_draft_place(kiln_draft *d);   /* memory: offsets, in-place reuse */
-void kiln_draft_count(kiln_draft *d);   /* FLOP and bytes */
+bool kiln_draft_vary(kiln_draft *d);      /* offsets become run-time numbers */
+bool kiln_draft_expand(kiln_draft *d);    /* writes out formulas */
+bool kiln_draft_import(kiln_draft *d);    /* numbers values, finds what must be kept */
+bool kiln_draft_merge(kiln_draft *d);     /* common subexpressions, copies that need not be made */
+bool kiln_draft_widen(kiln_draft *d);     /* keeps 16-bit values instead of f32 ones that they were cast to */
+void kiln_draft_prune(kiln_draft *d);     /* marks what is live */
+bool kiln_draft_fuse(kiln_draft *d);      /* puts nodes into groups */
+bool kiln_draft_order(kiln_draft *d);     /* moves groups that nobody waits for */
+bool kiln_draft_recompute(kiln_draft *d); /* runs again, for the walk back, what the program wants run again */
+bool kiln_draft_kernels(kiln_draft *d);   /* writes kernels and buffers */
+bool kiln_draft_place(kiln_draft *d);     /* memory: offsets, in-place reuse */
+void kiln_draft_count(kiln_draft *d);     /* FLOP and bytes */
+
+/* Gives the buffers of the arena, of so many bytes, other offsets if that takes less than *end; buffer b goes on where
+ * follows[b] was, unless that is -1. False with an error. */
+bool kiln_draft_pack(kiln_draft *d, const int32_t *follows, int64_t *end, const int64_t *bytes);
+
+/* Runs parts of the draft again so that all of it needs no more than b->cap bytes (evict.c). */
+typedef enum kiln_fit { KILN_FITS, KILN_FITS_NOT, KILN_FIT_FAILED /* with an error */ } kiln_fit;
+kiln_fit kiln_draft_fit(kiln_draft *d, const kiln_budget *b);
+
+enum { KILN_NEVER_GONE = INT32_MAX };
+
+/* Groups run in this order from now on, but for those parts of them that are run again: who reads base value v behind
+ * place until[v] of the order reads a copy of it, made just before the first of these readers; KILN_NEVER_GONE: all
+ * read v itself. until[v] is not before the place where v is made. False with an error. */
+bool kiln_draft_rewrite(kiln_draft *d, const int32_t *until);
+
+/* Marks the node, and what leads to it within its group when that is run again at this place. True if that is more than
+ * before. */
+bool kiln_draft_add_part(const kiln_draft *d, int32_t node, const int32_t *until, int32_t place, bool *part);
+
+/* True for a base value that a live node makes, which may run twice, and that need not be there afterwards. */
+bool kiln_draft_can_recompute(const kiln_draft *d, int32_t value);
 
 /* When the last kernel runs that can meet a bad index; -1: none can. */
 bool kiln_draft_find_checks(kiln_draft *d, int32_t *last_check);

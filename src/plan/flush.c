@@ -1,5 +1,6 @@
 /* Running what is pending: find or make the segment's plan, take the memory, run, and give the results their storages.
  */
+#include <stdlib.h>
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
@@ -47,7 +48,7 @@ static bool list_results(kiln_trace *tr)
 /* What is kept and where it goes belongs to the plan's identity. */
 static bool finish_code(kiln_trace *tr)
 {
-    if (!KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 6 + tr->nkept + 2 * tr->ncommits))
+    if (!KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 7 + tr->nkept + 2 * tr->ncommits))
         return false;
     kiln_trace_put(tr, KILN_CODE_END);
     kiln_trace_put(tr, tr->device);
@@ -62,6 +63,7 @@ static bool finish_code(kiln_trace *tr)
         kiln_trace_put(tr, (int64_t)v->number << 32 | tr->commit_slots[k]);
         kiln_trace_put(tr, (int64_t)v->storage->bytes);
     }
+    kiln_trace_put(tr, 0); /* what share of its memory the step has to do without: fit_plan */
     return true;
 }
 
@@ -84,17 +86,17 @@ static void notice_fresh_steps(kiln_trace *tr)
 }
 
 /* A new plan; offsets in which it differs from an older one come with each run from now on. */
-static kiln_plan *make_plan(kiln_trace *tr, const kiln_wild *wild, int64_t nwild)
+static kiln_plan *make_plan(kiln_trace *tr, const kiln_wild *wild, int64_t nwild, const kiln_budget *budget)
 {
     notice_fresh_steps(tr);
-    kiln_plan *p = kiln_plan_build(tr, wild, nwild);
+    kiln_plan *p = kiln_plan_build(tr, wild, nwild, budget);
     if (p)
         kiln_plan_add(p);
     tr->planned = true;
     return p;
 }
 
-static kiln_plan *get_plan(kiln_trace *tr, bool *found)
+static kiln_plan *get_plan(kiln_trace *tr, const kiln_budget *budget, bool *found)
 {
     kiln_plan *p = kiln_plan_find_newest(tr->code, tr->ncode);
     if (!p) {
@@ -108,12 +110,85 @@ static kiln_plan *get_plan(kiln_trace *tr, bool *found)
         p = kiln_plan_find_alike(tr->code, tr->ncode, &wild, &nwild);
     *found = p != NULL;
     if (!p && kiln_fail_count() == failures)
-        p = make_plan(tr, wild, nwild);
+        p = make_plan(tr, wild, nwild, budget);
     kiln_free(wild);
     return p;
 }
 
 /* ---- Memory ---- */
+
+static double mib(int64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+/* ---- Steps that do not fit as they are ---- */
+
+/* What a step may take is counted in parts of what it needs, so that a little more or less memory is the same plan. */
+enum { PARTS = 64 };
+
+static int64_t share(int64_t need, int64_t part)
+{
+    return (int64_t)((double)need * (double)(PARTS - part) / PARTS) / KILN_BLOCK_ALIGN * KILN_BLOCK_ALIGN;
+}
+
+static bool may_recompute(void)
+{
+    const char *text = getenv("KILN_RECOMPUTE");
+    return !text || strcmp(text, "0") != 0;
+}
+
+static void notice_recomputing(kiln_trace *tr, const kiln_plan *plain, const kiln_plan *p, int64_t left)
+{
+    if (tr->told_recompute || kiln_shapes_inside())
+        return;
+    tr->told_recompute = true;
+    kiln_notice(
+        "the step needs %.2f MiB on %s beside what is in use, but %.2f MiB are left: %lld of its %lld operations "
+        "are computed a second time for the backward pass, so that it takes %.2f MiB and about %.0f %% more time. "
+        "KILN_RECOMPUTE=0 in the environment refuses such steps instead",
+        mib(plain->arena_bytes + plain->all_output_bytes), kiln_device_name(p->device), mib(left),
+        (long long)p->recomputed, (long long)p->nnodes, mib(p->arena_bytes + p->all_output_bytes),
+        100 * (p->seconds / plain->seconds - 1));
+}
+
+/* Takes over p, the plan as it is, and returns one that needs no more than `left` bytes by computing values a second
+ * time; p where it fits or none does. NULL with an error. */
+static kiln_plan *fit_plan(kiln_trace *tr, kiln_plan *p, int64_t left, bool *found)
+{
+    int64_t need = p->arena_bytes + p->all_output_bytes, part = 1;
+    if (need <= left || !may_recompute())
+        return p;
+    while (part < PARTS && share(need, part) > left)
+        part++;
+    if (part == PARTS)
+        return p;
+    kiln_budget budget = {share(need, part), share(need, part + 1), need};
+    uint64_t failures = kiln_fail_count();
+    tr->code[tr->ncode - 1] = part;
+    kiln_plan *fitting = get_plan(tr, &budget, found);
+    tr->code[tr->ncode - 1] = 0;
+    if (!fitting && kiln_fail_count() == failures)
+        return p;
+    if (fitting)
+        notice_recomputing(tr, p, fitting, left);
+    kiln_plan_unref(p);
+    return fitting;
+}
+
+/* After a run for which the device had no memory, errors counted from `failures`: true, and the error is forgotten, if
+ * *p is now a plan for what the device says it has. */
+static bool retry_within(kiln_trace *tr, kiln_plan **p, uint64_t failures, bool *found)
+{
+    int64_t left = kiln_memory_available((*p)->device);
+    if (kiln_last_error()->code != KILN_E_MEMORY || (*p)->arena_bytes + (*p)->all_output_bytes <= left)
+        return false;
+    kiln_plan *before = *p;
+    if (!(*p = fit_plan(tr, before, left, found)) || *p == before)
+        return false;
+    kiln_fail_forget(failures);
+    return true;
+}
 
 static bool take_memory(kiln_trace *tr, const kiln_plan *p, kiln_block *arena)
 {
@@ -224,7 +299,9 @@ static kiln_plan_info info_of(const kiln_plan *p, bool found)
                             .activation_peak_bytes = p->activation_peak,
                             .flops = p->flops,
                             .bytes = p->bytes,
-                            .replayed = found};
+                            .replayed = found,
+                            .recomputed = p->recomputed,
+                            .seconds = p->seconds};
 }
 
 void kiln_plan_was_run(const kiln_plan *p, bool found)
@@ -246,8 +323,13 @@ static bool plan_and_run(kiln_trace *tr)
 {
     bool found;
     kiln_run *running = NULL;
-    kiln_plan *p = kiln_shapes_check(tr) && finish_code(tr) ? get_plan(tr, &found) : NULL;
-    bool ok = p && run(tr, p, &running);
+    kiln_plan *p = kiln_shapes_check(tr) && finish_code(tr) ? get_plan(tr, NULL, &found) : NULL;
+    if (p)
+        p = fit_plan(tr, p, kiln_memory_left(p->device), &found);
+    uint64_t failures = kiln_fail_count();
+    bool was_ok = kiln_ok(), ok = p && run(tr, p, &running);
+    if (p && !ok && was_ok && retry_within(tr, &p, failures, &found))
+        ok = run(tr, p, &running);
     if (ok) {
         kiln_plan_was_run(p, found);
         hand_over(tr, running);
@@ -299,7 +381,7 @@ static void count_scope_handles(int sign)
 /* ---- Looking without running ---- */
 
 /* The plan of what is pending, with a reference; NULL with an error. `found` NULL: one to be looked at only. */
-static kiln_plan *plan_pending(const char *who, bool *found)
+static kiln_plan *plan_pending(const char *who, int64_t within, bool *found)
 {
     kiln_trace *tr = kiln_trace_current();
     if (!tr)
@@ -310,7 +392,9 @@ static kiln_plan *plan_pending(const char *who, bool *found)
     count_scope_handles(1); /* as at the end of the step: what only open scopes hold will be gone */
     kiln_plan *p = NULL;
     if (list_results(tr) && finish_code(tr))
-        p = found ? get_plan(tr, found) : kiln_plan_draw(tr);
+        p = found ? get_plan(tr, NULL, found) : kiln_plan_draw(tr);
+    if (p && within < INT64_MAX)
+        p = fit_plan(tr, p, within, found);
     count_scope_handles(-1);
     tr->ncode = ncode; /* what was appended describes this moment, not the segment */
     return p;
@@ -319,7 +403,7 @@ static kiln_plan *plan_pending(const char *who, bool *found)
 char *kiln_plan_describe(void)
 {
     bool found = false;
-    kiln_plan *p = plan_pending("plan_describe", &found);
+    kiln_plan *p = plan_pending("plan_describe", INT64_MAX, &found);
     char *text = p ? kiln_plan_text(p) : NULL;
     kiln_plan_unref(p);
     return text;
@@ -328,7 +412,26 @@ char *kiln_plan_describe(void)
 bool kiln_plan_pending_(kiln_plan_info *info, size_t size)
 {
     bool found = false;
-    kiln_plan *p = info ? plan_pending("plan_pending", &found) : NULL;
+    kiln_plan *p = info ? plan_pending("plan_pending", INT64_MAX, &found) : NULL;
+    if (p) {
+        const kiln_plan_info own = info_of(p, found);
+        KILN_GIVE_SIZED(info, size, own);
+    }
+    kiln_plan_unref(p);
+    return p != NULL;
+}
+
+bool kiln_plan_pending_within_(uint64_t bytes, kiln_plan_info *info, size_t size)
+{
+    bool found = false;
+    int64_t within = bytes < INT64_MAX ? (int64_t)bytes : INT64_MAX;
+    kiln_plan *p = info ? plan_pending("plan_pending_within", within, &found) : NULL;
+    if (p && p->arena_bytes + p->all_output_bytes > within) {
+        kiln_plan_unref(p);
+        return kiln_fail(KILN_E_MEMORY, "plan_pending_within",
+                         "the step cannot be made to fit into %.2f MiB, also where all that can be is computed again",
+                         mib(within));
+    }
     if (p) {
         const kiln_plan_info own = info_of(p, found);
         KILN_GIVE_SIZED(info, size, own);
@@ -339,7 +442,7 @@ bool kiln_plan_pending_(kiln_plan_info *info, size_t size)
 
 bool kiln_plan_sketch(kiln_plan_info *info)
 {
-    kiln_plan *p = plan_pending("plan_pending", NULL);
+    kiln_plan *p = plan_pending("plan_pending", INT64_MAX, NULL);
     if (p)
         *info = info_of(p, false);
     kiln_plan_unref(p);

@@ -19,6 +19,7 @@ typedef struct layout {
     bool roomy;     /* no room is used twice */
     int32_t *dying; /* buffers by last use: heads by kernel, linked through next */
     int32_t *next;
+    int32_t *follows; /* by buffer: the one whose place it takes over, -1 */
 } layout;
 
 static int64_t round_up(int64_t bytes)
@@ -103,6 +104,7 @@ static bool reuse_operand(layout *l, const kiln_kernel *k, int32_t number, kiln_
             round_up(from->bytes) != round_up(to->bytes) || reads_elsewhere(k, o->buffer, i))
             continue;
         to->offset = from->offset;
+        l->follows[to - p->buffers] = o->buffer;
         from->last = number - 1; /* its room has a new owner: not given back */
         return true;
     }
@@ -168,6 +170,16 @@ static void keep_apart(kiln_plan *p)
         }
 }
 
+/* Where memory is short the arena is also laid out another way, and the smaller one is taken. */
+static bool pack(layout *l)
+{
+    const kiln_plan *p = l->d->plan;
+    int64_t *bytes = KILN_ARENA_NEW(&l->d->scratch, int64_t, p->nbuffers);
+    for (int32_t b = 0; bytes && b < p->nbuffers; b++)
+        bytes[b] = round_up(p->buffers[b].bytes);
+    return bytes && kiln_draft_pack(l->d, l->follows, &l->end, bytes);
+}
+
 /* Sizes are added up from here on. */
 static bool can_be_counted(const kiln_plan *p)
 {
@@ -215,9 +227,11 @@ bool kiln_draft_place(kiln_draft *d)
     l.holes = KILN_ARENA_NEW(&d->scratch, hole, p->nbuffers + 1);
     l.dying = KILN_ARENA_NEW(&d->scratch, int32_t, p->nkernels);
     l.next = KILN_ARENA_NEW(&d->scratch, int32_t, p->nbuffers);
+    l.follows = KILN_ARENA_NEW(&d->scratch, int32_t, p->nbuffers);
     p->output_bytes = KILN_ARENA_NEW(d->pool, int64_t, p->noutputs);
-    if (!l.holes || !l.dying || !l.next || !p->output_bytes)
+    if (!l.holes || !l.dying || !l.next || !l.follows || !p->output_bytes)
         return false;
+    memset(l.follows, -1, (size_t)p->nbuffers * sizeof *l.follows);
     int64_t needed = 0; /* by all buffers side by side */
     memset(l.dying, -1, (size_t)p->nkernels * sizeof *l.dying);
     for (int32_t b = 0; b < p->nbuffers; b++) {
@@ -232,9 +246,11 @@ bool kiln_draft_place(kiln_draft *d)
             l.dying[x->last] = b;
         }
     }
-    l.roomy = needed <= kiln_backend_roomy(p->device);
+    l.roomy = !d->tight && needed <= kiln_backend_roomy(p->device);
     for (int32_t k = 0; k < p->nkernels; k++)
         place_kernel(&l, k);
+    if (d->tight && !pack(&l))
+        return false;
     p->arena_bytes = l.end;
     return find_activation_peak(d);
 }

@@ -174,6 +174,8 @@ typedef struct kiln_plan {
     int64_t *output_bytes; /* by output, rounded up as memory is taken */
     int64_t arena_bytes, all_output_bytes;
     int64_t flops, bytes;
+    double seconds;                 /* that it takes at best, by the table of roof.h */
+    int64_t recomputed;             /* nodes that run twice */
     int64_t role_bytes[KILN_ROLES]; /* what the step touches, by role */
     int64_t activation_peak;        /* the most bytes of activations that are needed at one time */
 
@@ -199,9 +201,16 @@ typedef struct kiln_bad_index {
 
 struct kiln_trace;
 
+/* What a plan may take: at most `cap` bytes, and more than `floor`, so that plans for less always take less. Without
+ * one the step takes `plain` bytes. */
+typedef struct kiln_budget {
+    int64_t cap, floor, plain;
+} kiln_budget;
+
 /* Plans the pending segment of `tr`, whose kept values and commits are known, and lowers it. `wild`: words of its code,
- * offsets, that come with each run. One reference; NULL with an error. */
-kiln_plan *kiln_plan_build(struct kiln_trace *tr, const kiln_wild *wild, int64_t nwild);
+ * offsets, that come with each run. `budget`: what it may take; NULL: whatever it needs. One reference; NULL with an
+ * error, or without one where the budget cannot be kept. */
+kiln_plan *kiln_plan_build(struct kiln_trace *tr, const kiln_wild *wild, int64_t nwild, const kiln_budget *budget);
 kiln_plan *kiln_plan_draw(struct kiln_trace *tr); /* the same to be looked at: not lowered, it cannot run */
 void kiln_plan_unref(kiln_plan *plan);
 

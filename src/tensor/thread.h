@@ -22,8 +22,9 @@ typedef struct kiln_thread {
     int steps; /* open frames that are steps */
     kiln_device default_device;
     bool grad_enabled;
-    uint8_t autocast;                                                       /* kiln_dtype; KILN_F32: it is off */
-    bool shapes_only;                                                       /* inside kiln_shapes_only */
+    uint8_t autocast;        /* kiln_dtype; KILN_F32: it is off */
+    bool shapes_only;        /* inside kiln_shapes_only */
+    int32_t region, regions; /* of kiln_recomputed: inside which, 0: none; how many there were */
     bool told_broken_step, told_broken_scope, told_broken_block, told_bare; /* notices that were given */
     const struct kiln_op *composing; /* the outermost composite operation being written: what the user called */
     kiln_tensor *free_tensors;       /* recycled handles that nobody has seen, linked through `extra` */

@@ -63,6 +63,7 @@ static void start_segment(kiln_trace *tr)
     tr->first_node = (int32_t)tr->nnodes;
     tr->first_value = (int32_t)tr->nvalues;
     tr->first_float = (int32_t)tr->nfloats;
+    tr->first_region = 0;
     tr->nimports = tr->nslots = tr->ncode = tr->overwrites = tr->nmoves = 0;
     kiln_map_clear(&tr->slot_of);
 }
@@ -226,6 +227,18 @@ static bool make_room(kiln_trace *tr, const kiln_call *c)
            KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 5 + c->nin + c->attrs.nints + KILN_MAX_DIMS);
 }
 
+/* Above the counts: whether a walk back wrote the node, and to which region it belongs, counted from the segment's
+ * first.
+ */
+static int64_t marks_of(kiln_trace *tr, const kiln_node *n)
+{
+    if (!n->region)
+        return (int64_t)n->back << 40;
+    if (!tr->first_region)
+        tr->first_region = n->region;
+    return (int64_t)n->back << 40 | (int64_t)1 << 41 | (int64_t)((n->region - tr->first_region) & 0xfffff) << 42;
+}
+
 /* Writes what the node is made of, and the same as code; returns how long that is then. */
 static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, const int32_t *in)
 {
@@ -233,7 +246,7 @@ static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, 
     int nin = c->nin, nints = c->attrs.nints, nfloats = c->attrs.nfloats;
     *word++ = (int64_t)(intptr_t)n->op;
     *word++ = (int64_t)(intptr_t)n->origin;
-    *word++ = (int64_t)nin << 32 | nints << 16 | nfloats;
+    *word++ = marks_of(tr, n) | (int64_t)nin << 32 | nints << 16 | nfloats;
     for (int i = 0; i < nin; i++) {
         tr->operands[n->in + i] = in[i];
         *word++ = in[i] < 0 || kiln_trace_is_path(n->op, i) ? INT64_MIN : tr->values[in[i]].number;
@@ -337,6 +350,8 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
                      .nints = c->attrs.nints,
                      .floats = (int32_t)tr->nfloats,
                      .nfloats = c->attrs.nfloats,
+                     .region = tr->walks ? 0 : th->region,
+                     .back = tr->walks > 0,
                      .requires_grad = grad && th->grad_enabled && c->op->grad};
     int64_t ncode = put_node(tr, c, n, in);
     for (int j = 0; j < n->nout; j++)

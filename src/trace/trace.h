@@ -45,8 +45,10 @@ typedef struct kiln_node {
     int32_t out, nout;       /* its results: values out … out+nout-1 */
     int32_t ints, nints;     /* trace->ints[ints …] */
     int32_t floats, nfloats; /* trace->floats[floats …] */
+    int32_t region;          /* what is computed again for the backward pass, as one (recompute.c); 0: it is kept */
     bool requires_grad;
     bool again; /* planning wrote it a second time on purpose: it is merged with no other */
+    bool back;  /* written by a walk back: a reader of what is computed again */
 } kiln_node;
 
 /* Words of the code that begin what is not a node, whose first word is the address of its operation. */
@@ -72,7 +74,8 @@ typedef struct kiln_trace {
     /* The pending segment. It belongs to one device: a node for another one flushes it first. */
     kiln_device device;
     int32_t first_node, first_value, first_float;
-    int32_t *imports; /* value numbers */
+    int32_t first_region; /* the first region met in the segment: the code counts from there; 0: none yet */
+    int32_t *imports;     /* value numbers */
     int64_t nimports, imports_capacity;
     kiln_storage **slots; /* distinct storages behind the imports; no references: the values hold them */
     int64_t nslots, slots_capacity;
@@ -113,14 +116,15 @@ typedef struct kiln_trace {
     int64_t spare_grads_capacity;
     int32_t *spare_arrived;
     int64_t spare_arrived_capacity;
-    kiln_memo *memo; /* the last walk back, should the next one be the same (memo.h); NULL: none yet */
-    int walks;       /* gradients being written: they know values by number */
-    bool eager;      /* KILN_EAGER=1: flush after each node */
-    bool busy;       /* inside a flush */
-    bool planned;    /* since the step began, a plan had to be made */
-    int fresh_steps; /* steps in a row that were so */
-    bool told_fresh; /* that has been said */
-    bool tf32;       /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
+    kiln_memo *memo;     /* the last walk back, should the next one be the same (memo.h); NULL: none yet */
+    int walks;           /* gradients being written: they know values by number */
+    bool eager;          /* KILN_EAGER=1: flush after each node */
+    bool busy;           /* inside a flush */
+    bool planned;        /* since the step began, a plan had to be made */
+    int fresh_steps;     /* steps in a row that were so */
+    bool told_fresh;     /* that has been said */
+    bool told_recompute; /* so has that steps are made to fit by computing values twice */
+    bool tf32;           /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
 
     struct kiln_rerun *watcher; /* who wants to run the pending step again; NULL: nobody */
 } kiln_trace;
