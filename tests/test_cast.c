@@ -439,7 +439,7 @@ static void assert_same_bits(kiln_params a, kiln_params b)
 {
     assert_int_equal(a.count, b.count);
     for (int64_t i = 0; i < a.count; i++) {
-        char x[512], y[512];
+        char x[1024], y[1024];
         size_t bytes = (size_t)kiln_numel(a.tensors[i]) * kiln_dtype_size(kiln_dtype_of(a.tensors[i]));
         assert_true(bytes <= sizeof x && kiln_read(a.tensors[i], x, bytes) && kiln_read(b.tensors[i], y, bytes));
         if (memcmp(x, y, bytes))
@@ -468,6 +468,49 @@ static void test_checkpoint(void **state)
     end_run(&second);
 }
 
+/* fit trains a model that was cast, from data of its type, and resumes to the bit. */
+static void fit_run(kiln_module **m, kiln_optim **o, const char *folder, int64_t epochs, kiln_dataset *d)
+{
+    kiln_manual_seed(3);
+    *m = kiln_nn_sequential(kiln_nn_linear(8, 16), kiln_nn_relu(), kiln_nn_linear(16, 4));
+    assert_true(kiln_module_cast(*m, KILN_BF16));
+    *o = kiln_optim_adam(kiln_parameters(*m), .lr = 1e-2);
+    kiln_history h = kiln_fit(*m, d, .epochs = epochs, .batch = 16, .optim = *o, .loss = KILN_CROSS_ENTROPY,
+                              .checkpoint = folder, .resume = true);
+    if (!kiln_ok())
+        fail_msg("%s (%s)", kiln_last_error()->message, kiln_last_error()->hint);
+    assert_true(h.count == epochs && h.epochs[epochs - 1].train.loss < h.epochs[0].train.loss);
+    kiln_history_free(&h);
+}
+
+static void test_fit(void **state)
+{
+    (void)state;
+    T x = NULL, y = NULL;
+    kiln_scope {
+        kiln_manual_seed(8);
+        x = kiln_keep(kiln_cast(kiln_randn(KILN_SHAPE(64, 8), KILN_F32), KILN_BF16));
+        y = kiln_keep(kiln_argmax(kiln_slice(x, 1, 0, 4, 1), 1, false));
+    }
+    assert_true(kiln_eval());
+    kiln_dataset *d = kiln_data_tensors(x, y);
+    assert_non_null(d);
+    kiln_module *m[3];
+    kiln_optim *o[3];
+    fit_run(&m[0], &o[0], files_path("whole"), 6, d);
+    fit_run(&m[1], &o[1], files_path("parts"), 3, d);
+    fit_run(&m[2], &o[2], files_path("parts"), 6, d);
+    assert_same_bits(kiln_state(m[0]), kiln_state(m[2]));
+    assert_same_bits(kiln_optim_state(o[0]), kiln_optim_state(o[2]));
+    for (int i = 0; i < 3; i++) {
+        kiln_optim_free(o[i]);
+        kiln_module_free(m[i]);
+    }
+    kiln_data_free(d);
+    kiln_release(x);
+    kiln_release(y);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {core_test(test_cast),
@@ -480,6 +523,7 @@ int main(void)
                                        core_test(test_cast_under_optimizer),
                                        core_test(test_discarded),
                                        core_test(test_ema),
-                                       files_test(test_checkpoint)};
+                                       files_test(test_checkpoint),
+                                       files_test(test_fit)};
     return CORE_MAIN(tests);
 }
