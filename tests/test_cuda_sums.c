@@ -10,6 +10,7 @@
 #include "support/devices.h"
 #ifdef KILN_TEST_CUDA
 #include "device/cuda/common/depend.c"
+#include "device/cuda/launch/rewrite.c"
 #include "device/cuda/launch/sums.c"
 
 enum { ROWS = 6, IN = 5, OUT = 8, KERNELS = 6 };
@@ -141,7 +142,7 @@ static int64_t absorbed(made *x)
     kiln_cuda_device d = {0};
     assert_true(kiln_cuda_absorb_sums(&d, &x->plan, &p));
     int64_t n = p ? p->nkernels : x->plan.nkernels;
-    kiln_cuda_free_absorbed(p);
+    kiln_cuda_plan_free(p);
     return n;
 }
 
@@ -195,7 +196,7 @@ static void test_joined(void **state)
         assert_int_equal(w.first[2] - w.first[1], 1);
         assert_int_equal(w.of[w.first[1]], 0);
         kiln_cuda_free_waits(&w);
-        kiln_cuda_free_absorbed(p);
+        kiln_cuda_plan_free(p);
     }
 }
 

@@ -67,6 +67,18 @@ static __device__ __forceinline__ uint32_t kiln_cuda_pair(float x, float y, kiln
     return pair;
 }
 
+/* The two numbers of such a word. */
+static __device__ __forceinline__ void kiln_cuda_apart(uint32_t pair, float &x, float &y, kiln_f16)
+{
+    x = kiln_of_f16((uint16_t)pair);
+    y = kiln_of_f16((uint16_t)(pair >> 16));
+}
+static __device__ __forceinline__ void kiln_cuda_apart(uint32_t pair, float &x, float &y, kiln_bf16)
+{
+    x = __uint_as_float(pair << 16);
+    y = __uint_as_float(pair & 0xffff0000);
+}
+
 /* ---- Fours of elements, as they lie in memory until they are used ---- */
 
 template <typename T> struct kiln_cuda_four { /* of halves */
@@ -77,9 +89,10 @@ template <typename T> struct kiln_cuda_four { /* of halves */
         return kiln_cuda_four{uint2{a.bits | (uint32_t)b.bits << 16, c.bits | (uint32_t)d.bits << 16}};
     }
 
-    template <typename As> __device__ __forceinline__ float number(int i) const
+    template <typename As> __device__ __forceinline__ void numbers(float (&x)[4]) const
     {
-        return kiln_cuda_float_of(T{(uint16_t)((i < 2 ? words.x : words.y) >> i % 2 * 16)});
+        kiln_cuda_apart(words.x, x[0], x[1], T{});
+        kiln_cuda_apart(words.y, x[2], x[3], T{});
     }
 };
 
@@ -91,9 +104,14 @@ template <> struct kiln_cuda_four<float> {
         return kiln_cuda_four{float4{a, b, c, d}};
     }
 
-    template <typename As> __device__ __forceinline__ float number(int i) const
+    /* Two at a time, which takes half as many conversions. */
+    template <typename As> __device__ __forceinline__ void numbers(float (&to)[4]) const
     {
-        return kiln_cuda_rounded<As>(i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w);
+        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+        if constexpr (sizeof(As) == 2) {
+            kiln_cuda_apart(kiln_cuda_pair(x.x, x.y, As{}), to[0], to[1], As{});
+            kiln_cuda_apart(kiln_cuda_pair(x.z, x.w, As{}), to[2], to[3], As{});
+        }
     }
 };
 

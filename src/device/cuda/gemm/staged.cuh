@@ -30,9 +30,9 @@ template <int ROWS, int COLS, int SLICES, typename As> struct kiln_cuda_staged {
     template <int each, typename T> static __device__ __forceinline__ void convert(float *to, const T *from, int there)
     {
         if (each == 4 && there == 4) {
-            const kiln_cuda_four<T> x = *(const kiln_cuda_four<T> *)from;
-            *(float4 *)to = float4{x.template number<As>(0), x.template number<As>(1), x.template number<As>(2),
-                                   x.template number<As>(3)};
+            float x[4];
+            ((const kiln_cuda_four<T> *)from)->template numbers<As>(x);
+            *(float4 *)to = float4{x[0], x[1], x[2], x[3]};
             return;
         }
 #pragma unroll

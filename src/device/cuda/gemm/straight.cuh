@@ -70,20 +70,19 @@ template <int ROWS, int COLS, typename As> struct kiln_cuda_straight {
     static __device__ __forceinline__ void multiply(const kiln_cuda_four<A> (&x)[4], const kiln_cuda_four<B> (&y)[4],
                                                     float (&sum)[4][4])
     {
+        float a[4][4], b[4][4];
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float a[4], b[4];
+        for (int i = 0; i < 4; i++) {
+            x[i].template numbers<As>(a[i]);
+            y[i].template numbers<As>(b[i]);
+        }
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                a[i] = A_ALONG ? x[i].template number<As>(k) : x[k].template number<As>(i);
-                b[i] = B_ALONG ? y[i].template number<As>(k) : y[k].template number<As>(i);
-            }
+        for (int k = 0; k < 4; k++)
 #pragma unroll
             for (int h = 0; h < 4; h++)
 #pragma unroll
                 for (int w = 0; w < 4; w++)
-                    sum[h][w] = __fmaf_rn(a[h], b[w], sum[h][w]);
-        }
+                    sum[h][w] = __fmaf_rn(A_ALONG ? a[h][k] : a[k][h], B_ALONG ? b[w][k] : b[k][w], sum[h][w]);
     }
 
     /* ---- Sums of a warp's slices ---- */

@@ -113,9 +113,14 @@ static kiln_group *with_cast(kiln_plan *plan, const kiln_group *g, int load, con
 
 static bool read_loads(kiln_plan *plan, kiln_kernel *k, const kiln_group *cast)
 {
-    for (int i = 0; k->group && i < k->group->nloads; i++)
-        if (k->group->loads[i].buffer == cast->stores[0].to.buffer && !(k->group = with_cast(plan, k->group, i, cast)))
+    int32_t made = cast->stores[0].to.buffer;
+    int n = k->group ? k->group->nloads : 0;
+    for (int i = 0; i < n; i++) {
+        kiln_group *g = k->group->loads[i].buffer == made ? with_cast(plan, k->group, i, cast) : k->group;
+        if (!g)
             return false;
+        k->group = g;
+    }
     return true;
 }
 
@@ -139,8 +144,9 @@ static bool can_convert(const kiln_kernel *k)
 static bool absorb(kiln_plan *plan, const kiln_cuda_part *p, int32_t cast, int64_t *absorbed)
 {
     const kiln_group *g = plan->kernels[cast].group;
+    int32_t last = plan->buffers[g->stores[0].to.buffer].last; /* sums.h may have left fewer kernels than that counts */
     bool read = false;
-    for (int32_t i = cast + 1; i < plan->nkernels; i++) {
+    for (int32_t i = cast + 1; i < plan->nkernels && i <= last; i++) {
         kiln_kernel *k = &plan->kernels[i];
         if (!reads(k, g->stores[0].to.buffer))
             continue;
