@@ -2,6 +2,7 @@
  * every kind in a loop of one's own. */
 #include <stdlib.h>
 #include <string.h>
+#include "core/alloc.h"
 #include "models.h"
 #include "support/core.h"
 
@@ -171,8 +172,60 @@ static void test_named_batch(void **state)
         }
 }
 
+/* ---- When memory of the host runs out, too ---- */
+
+static void read_weights(const loop *l, float *to)
+{
+    kiln_params p = kiln_parameters(l->net);
+    for (int64_t i = 0, at = 0; i < p.count; at += kiln_numel(p.tensors[i++]))
+        assert_true(kiln_read(p.tensors[i], to + at, (size_t)kiln_numel(p.tensors[i]) * sizeof *to));
+}
+
+/* Every allocation of a step that is refused fails once in turn: it is refused all the same, with as much as can be
+ * said, nothing leaks, and the step that fits gives the bits it would have given. */
+static void test_failing_allocations(void **state)
+{
+    (void)state;
+    enum { WEIGHTS = 1 << 18 };
+    static float before[WEIGHTS], after[WEIGHTS];
+    loop l = {.s = &samples[2], .device = KILN_CPU};
+    kiln_manual_seed(1);
+    l.net = build("lenet", 0);
+    l.optim = kiln_optim_adam(kiln_parameters(l.net));
+    assert_true(step(&l, 2, NULL) && kiln_memory_trim(KILN_CPU));
+    kiln_memory_stats stats;
+    assert_true(kiln_memory_get_stats(KILN_CPU, &stats));
+    uint64_t in_use = stats.in_use;
+    kiln_memory_set_limit(KILN_CPU, in_use + (1 << 20));
+    assert_false(step(&l, 60, NULL));
+    kiln_error whole = *kiln_last_error();
+    kiln_error_clear();
+    assert_non_null(strstr(whole.hint, "A batch of about "));
+    read_weights(&l, before);
+    bool same = false;
+    for (int64_t n = 0; !same; n += 1 + n / 30) {
+        core_use_up_handles();
+        kiln_alloc_fail_after(n);
+        bool ran = step(&l, 60, NULL);
+        kiln_alloc_fail_after(-1);
+        assert_false(ran);
+        assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+        same = !strcmp(kiln_last_error()->hint, whole.hint) && n > 1000;
+        kiln_error_clear();
+        assert_true(kiln_memory_trim(KILN_CPU) && kiln_memory_get_stats(KILN_CPU, &stats));
+        assert_true(stats.in_use <= in_use);
+        assert_true(n < 1000000);
+    }
+    read_weights(&l, after);
+    assert_memory_equal(before, after, sizeof before);
+    kiln_memory_set_limit(KILN_CPU, 0);
+    assert_true(step(&l, 60, NULL));
+    kiln_optim_free(l.optim);
+    kiln_module_free(l.net);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_named_batch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_named_batch), cmocka_unit_test(test_failing_allocations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

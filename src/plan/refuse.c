@@ -140,7 +140,7 @@ static int find_module(const kiln_trace *tr, const kiln_plan *p, int32_t kernel,
 
 static bool say_made(text *t, const refusal *r, const kiln_buffer *b)
 {
-    const char *path, *name = b->origin ? b->origin->name : "";
+    const char *path = "", *name = b->origin ? b->origin->name : "";
     bool before, work = b->role == KILN_ROLE_WORKSPACE;
     const kiln_kernel *k = &r->p->kernels[b->first];
     if (work)
