@@ -461,7 +461,7 @@ static void test_looking(void **state)
     expect(0, "matmul", "$K plan --kernels --summary --model lenet");
     expect(0, "largest batch within 8.0 MiB: ", "$K plan --mem-limit 8M");
     expect(0, "of its operations a second time for the backward pass",
-           "$K plan --model lenet --batch 512 --mem-limit 24M");
+           "$K plan --model gpt2:layers=4,embed=64,heads=2,context=64,vocabulary=300 --batch 16 --mem-limit 20M");
     expect(0, "That fits 2.0 GiB", "$K plan --mem-limit 2G");
     expect(0, "It does not fit 1.0 MiB", "$K plan --mem-limit 1M");
     expect(0, "not even a batch of 1", "$K plan --mem-limit 1M");
