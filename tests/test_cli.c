@@ -449,7 +449,7 @@ static void test_exit_codes(void **state)
            "cd .. && $K train --data digits:900 --device cpu --batch auto --epochs 2 --resume --save found");
     expect(0, "", "grep -o '\"batch\": [0-9]*' found/log.jsonl | sort -u | wc -l | grep -qx 1");
     expect(0, "less than without --amp",
-           "$K train --data digits:900 --device cpu --batch 900 --amp --epochs 1 --save amp");
+           "$K train --data digits:900 --model lenet --device cpu --batch 300 --amp --epochs 1 --save amp");
     expect(0, "all samples fit into",
            "$K train --data digits:200 --device cpu --batch auto --mem-limit 1G --epochs 1 --save all");
     expect(0, "with batch ", "$K plan --batch auto --mem-limit 8M");
@@ -502,7 +502,7 @@ static void test_looking(void **state)
     expect(0, "matmul", "$K plan --kernels --summary --model lenet");
     expect(0, "largest batch within 8.0 MiB: ", "$K plan --mem-limit 8M");
     expect(0, "of its operations a second time for the backward pass",
-           "$K plan --model lenet --batch 512 --mem-limit 24M");
+           "$K plan --model gpt2:layers=4,embed=64,heads=2,context=64,vocabulary=300 --batch 16 --mem-limit 20M");
     expect(0, "That fits 2.0 GiB", "$K plan --mem-limit 2G");
     expect(0, "It does not fit 1.0 MiB", "$K plan --mem-limit 1M");
     expect(0, "not even a batch of 1", "$K plan --mem-limit 1M");

@@ -13,7 +13,14 @@
 #include "device/cuda/launch/casts.c"
 
 enum { ROWS = 6, IN = 5, OUT = 8, KERNELS = 6 };
-enum { WEIGHT, HALF, X, Y, OTHER, BUFFERS }; /* weight [OUT, IN] in f32, the same in bf16, x [ROWS, IN], y [ROWS, OUT] */
+enum {
+    WEIGHT,
+    HALF,
+    X,
+    Y,
+    OTHER,
+    BUFFERS
+}; /* weight [OUT, IN] in f32, the same in bf16, x [ROWS, IN], y [ROWS, OUT] */
 
 static const kiln_op matmul = {.name = "matmul", .cls = KILN_CLASS_MATMUL}, softmax = {.cls = KILN_CLASS_ROWS};
 
@@ -38,8 +45,7 @@ static kiln_kernel *add(made *x, const kiln_op *op)
 {
     int64_t n = x->plan.nkernels++;
     x->kernels[n] = (kiln_kernel){.op = op, .in = x->in[n], .out = &x->out[n], .workspace = -1};
-    x->groups[n] =
-        (kiln_group){.loads = x->loads[n], .instrs = &x->instrs[n], .stores = &x->stores[n], .head = -1};
+    x->groups[n] = (kiln_group){.loads = x->loads[n], .instrs = &x->instrs[n], .stores = &x->stores[n], .head = -1};
     x->part.end = (int32_t)n + 1;
     for (int b = 0; b < BUFFERS; b++)
         x->buffers[b].last = (int32_t)n;
@@ -82,10 +88,10 @@ static kiln_kernel *add_product(made *x)
         .buffer = HALF, .dtype = KILN_BF16, .ndim = 2, .shape = {IN, OUT}, .stride = {1, IN}, .offset = 2};
     g->count = (int64_t)ROWS * OUT;
     g->nloads = g->ninstrs = g->nstores = 1;
-    g->loads[0] = (kiln_operand){.buffer = HALF, .dtype = KILN_BF16, .ndim = 2, .shape = {ROWS, OUT}, .stride = {0, IN}};
+    g->loads[0] =
+        (kiln_operand){.buffer = HALF, .dtype = KILN_BF16, .ndim = 2, .shape = {ROWS, OUT}, .stride = {0, IN}};
     g->head = 1;
-    g->instrs[0] = (kiln_instr){
-        .row = KILN_PW_add, .dtype = KILN_BF16, .from = KILN_BF16, .src = {1, 0, -1}, .dst = 2};
+    g->instrs[0] = (kiln_instr){.row = KILN_PW_add, .dtype = KILN_BF16, .from = KILN_BF16, .src = {1, 0, -1}, .dst = 2};
     g->stores[0] = (kiln_store){.src = 2, .to = vector(Y, KILN_BF16, g->count)};
     return k;
 }
@@ -186,7 +192,8 @@ static void test_other_readers(void **state)
     assert_null(through(&x));
 }
 
-/* Casts that are more than that, from another dtype, of elements in another order, or to memory that outlives the run. */
+/* Casts that are more than that, from another dtype, of elements in another order, or to memory that outlives the run.
+ */
 static void test_other_casts(void **state)
 {
     (void)state;

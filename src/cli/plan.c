@@ -8,7 +8,7 @@ static const option options[] = {
     {"batch", 0, OPTION_COUNT, "N", "samples at once (32), or auto: the largest that fits", 1, 1e9, "auto"},
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (the model's own)", 1, 1 << 20, NULL},
     {"optim", 0, OPTION_WORD, "NAME", "(adam)", 0, 0, "<optimizers>"},
-    {"mem-limit", 0, OPTION_SIZE, "SIZE", "what that costs, and the largest batch that fits: 512M, 2G", 0, 0, NULL},
+    {"mem-limit", 0, OPTION_SIZE, "SIZE", "what that costs, the largest batch: 512M, 2G", 0, 0, NULL},
     {"summary", 0, OPTION_FLAG, NULL, "also the model's layers, one a line", 0, 0, NULL},
     {"kernels", 0, OPTION_FLAG, NULL, "also every kernel, what it reads and what it writes", 0, 0, NULL},
     OPTION_DEVICE,

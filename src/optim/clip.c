@@ -52,12 +52,13 @@ bool kiln_grads_scale(kiln_params params, kiln_tensor *factor)
 {
     KILN_NO_AUTOCAST;
     kiln_trace *tr = factor ? kiln_trace_current() : NULL;
+    uint64_t failures = kiln_fail_count();
     bool ok = false;
     if (tr)
         kiln_inner_scope
             kiln_no_grad
                 ok = scale_all(tr, params, factor);
-    return ok;
+    return ok && kiln_fail_count() == failures; /* the end of the scope may run what has piled up; so below */
 }
 
 /* PyTorch's: gradient · min(1, max_norm / (norm + 1e-6)). */
@@ -79,10 +80,11 @@ kiln_tensor *kiln_clip_grad_norm(kiln_params params, double max_norm)
     kiln_tensor *norm = NULL;
     if (!tr)
         return NULL;
+    uint64_t failures = kiln_fail_count();
     kiln_inner_scope
         kiln_no_grad
             kiln_scope_hand_up(norm = clip_norm(tr, params, max_norm));
-    return norm;
+    return kiln_fail_count() == failures ? norm : NULL;
 }
 
 static bool clip_value(kiln_trace *tr, kiln_params params, double limit)
@@ -99,10 +101,11 @@ bool kiln_clip_grad_value(kiln_params params, double limit)
 {
     KILN_NO_AUTOCAST;
     kiln_trace *tr = check_limit("clip_grad_value", params, limit) ? kiln_trace_current() : NULL;
+    uint64_t failures = kiln_fail_count();
     bool ok = false;
     if (tr)
         kiln_inner_scope
             kiln_no_grad
                 ok = clip_value(tr, params, limit);
-    return ok;
+    return ok && kiln_fail_count() == failures;
 }

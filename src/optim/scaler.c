@@ -185,9 +185,10 @@ kiln_tensor *kiln_scaler_scale(kiln_scaler *s, kiln_tensor *loss)
     kiln_tensor *scaled = NULL;
     if (!place(s, loss->device))
         return NULL;
+    uint64_t failures = kiln_fail_count();
     kiln_inner_scope
         kiln_scope_hand_up(scaled = kiln_mul(loss, kiln_to(s->scale, loss->device)));
-    return scaled;
+    return kiln_fail_count() == failures ? scaled : NULL; /* the end of the scope may run what has piled up */
 }
 
 static bool check_dtype(const kiln_optim_param *p)
@@ -246,11 +247,13 @@ static bool unscale(kiln_trace *tr, kiln_scaler *s, served *v)
 static bool unscale_for(kiln_scaler *s, served *v)
 {
     kiln_trace *tr = kiln_trace_current();
+    uint64_t failures = kiln_fail_count();
     bool ok = false;
     if (tr)
         kiln_inner_scope
             kiln_no_grad
                 ok = unscale(tr, s, v);
+    ok = ok && kiln_fail_count() == failures; /* the end of the scope may run what has piled up */
     if (ok)
         v->stage = UNSCALED;
     else if (tr)
@@ -353,6 +356,7 @@ bool kiln_scaler_update(kiln_scaler *s)
     KILN_NO_AUTOCAST;
     kiln_tensor *found = NULL;
     bool ok = true;
+    uint64_t failures = kiln_fail_count();
     if (!kiln_optim_given(s, who))
         return false;
     if (s->o.disabled)
@@ -376,7 +380,7 @@ bool kiln_scaler_update(kiln_scaler *s)
         s->served[i].found = NULL;
         s->served[i].stage = READY;
     }
-    kiln_trace *tr = ok ? kiln_trace_current() : NULL;
+    kiln_trace *tr = ok && kiln_fail_count() == failures ? kiln_trace_current() : NULL;
     return tr && kiln_trace_end_segment(tr) && kiln_scaler_passed(s);
 }
 

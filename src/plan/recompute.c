@@ -397,6 +397,7 @@ bool kiln_draft_recompute(kiln_draft *d)
     find_checked(d);
     if (!has_regions(d))
         return true;
+    d->tight = true; /* whoever wants that wants memory */
     bool *back = find_walk(d);
     int32_t *until = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
     bool *part = KILN_ARENA_NEW(&d->scratch, bool, d->nnodes);

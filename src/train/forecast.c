@@ -17,6 +17,7 @@ typedef struct look {
     kiln_training *t;
     kiln_dataset *data;
     bool validates, last;
+    bool rests; /* the last batch is looked at, too */
 } look;
 
 static void record(const look *l, const kiln_batch *b)
@@ -77,6 +78,21 @@ static uint64_t gradient_bytes(kiln_module *model)
     return bytes;
 }
 
+/* The last, shorter batch: a kernel for fewer samples may be another one, which needs more. */
+static bool look_at_rest(const look *l, int64_t batch, uint64_t *peak)
+{
+    kiln_loader_room room;
+    int64_t rest = l->rests ? kiln_data_count(l->data) % batch : 0;
+    uint64_t own = 0, failures = kiln_fail_count();
+    if (rest && !look_at(l, rest, false, &own, &room)) {
+        if (kiln_last_error()->code == KILN_E_MEMORY)
+            return false;
+        kiln_fail_forget(failures); /* batch norm does not train with a single sample: the loader's to tell */
+    }
+    *peak = own > *peak ? own : *peak;
+    return true;
+}
+
 /* Gradients of the window's other batches are there beside the last one. *held: what the loader has while it
  * validates. */
 static bool look_at_training(kiln_training *t, kiln_dataset *train, int64_t batch, bool lower, kiln_forecast *f,
@@ -84,14 +100,16 @@ static bool look_at_training(kiln_training *t, kiln_dataset *train, int64_t batc
 {
     uint64_t first = 0;
     kiln_loader_room room;
-    look l = {.t = t, .data = train, .last = true};
-    if (!look_at(&l, batch, lower, &f->step, &room))
+    look l = {.t = t, .data = train, .last = true, .rests = t->forecasts_rests};
+    if (!look_at(&l, batch, lower, &f->step, &room) || !look_at_rest(&l, batch, &f->step))
         return false;
     if (t->o.accumulate > 1) {
         f->step += gradient_bytes(t->model);
         l.last = false;
         if (!look_at(&l, batch, lower, &first, &room))
             return false;
+        if (t->o.accumulate > 2) /* those between the first and the last make new gradients beside the old ones */
+            first += gradient_bytes(t->model);
         f->step = first > f->step ? first : f->step;
     }
     f->batches = room.working;
@@ -107,11 +125,11 @@ static bool look_at_validation(kiln_training *t, int64_t batch, uint64_t held, k
     uint64_t peak;
     kiln_loader_room room;
     kiln_modes modes;
-    look l = {.t = t, .data = t->o.validate, .validates = true};
+    look l = {.t = t, .data = t->o.validate, .validates = true, .rests = t->forecasts_rests && batch < count};
     if (count <= 0 || !kiln_modes_get(&modes, t->model))
         return count <= 0;
     kiln_module_train(t->model, false);
-    bool ok = look_at(&l, batch < count ? batch : count, false, &peak, &room);
+    bool ok = look_at(&l, batch < count ? batch : count, false, &peak, &room) && look_at_rest(&l, batch, &peak);
     kiln_modes_restore(&modes, t->model);
     if (ok && held + room.working + peak > f->peak)
         f->peak = held + room.working + peak;
@@ -217,13 +235,24 @@ static bool search(kiln_training *t, kiln_dataset *train, uint64_t left, kiln_fo
     return true;
 }
 
+/* The batch that was found, or the next one below whose last, shorter batch fits as well. */
+static bool leave_room_for_rests(kiln_training *t, kiln_dataset *train, uint64_t left, kiln_forecast *f)
+{
+    bool ok = true;
+    t->forecasts_rests = true;
+    while (ok && f->batch && (ok = look_at_batch(t, train, f->batch, false, f)) && f->peak > left)
+        f->batch -= 1 + f->batch / 64;
+    t->forecasts_rests = false;
+    return ok;
+}
+
 /* Lowering the plan, which is needed anyway, may make a device take memory for its libraries: looked at again then. */
 static bool find_largest(kiln_training *t, kiln_dataset *train, kiln_forecast *f)
 {
     uint64_t left, after, held;
     enum { TRIES = 4 };
     for (int i = 0; i < TRIES; i++) {
-        if (!look_at_device(t, f, &left) || !search(t, train, left, f))
+        if (!look_at_device(t, f, &left) || !search(t, train, left, f) || !leave_room_for_rests(t, train, left, f))
             return false;
         if (!f->batch || t->device == KILN_CPU)
             return true;

@@ -52,6 +52,7 @@ typedef struct kiln_training {
     double called, begun;    /* when kiln_fit was called, when the epoch (or the rest of it) began */
     double waited_at;        /* the loader's waiting time then */
     int64_t done_here;       /* batches trained on in this epoch and call: for times a step */
+    bool forecasts_rests;    /* forecasts look at the last, shorter batch, too */
     bool auto_batch;         /* o.batch is to be found, or was */
     bool resumed;            /* from a checkpoint */
     bool dirty;              /* something happened since the last checkpoint */

@@ -565,11 +565,17 @@ static bool run(const uint8_t *bytes, size_t count, bool twin, outcome *out, cha
     memset(out, 0, sizeof *out);
     kiln_scope {
         ok = load(&m);
+        kiln_recompute_scope again = {0}; /* every other program has parts that are computed again for gradients */
         for (size_t i = 0; ok && i < length_of(count); i++) {
+            if (!twin && bytes[0] & 1 && i % 4 == 0) {
+                kiln_recompute_scope_leave(&again);
+                again = i % 12 ? kiln_recompute_scope_enter() : again;
+            }
             ok = step(&m, decode(bytes + i * TWIN_INSTRUCTION));
             if (!ok)
                 snprintf(why + strlen(why), size - strlen(why), " (instruction %zu%s)", i, twin ? " of the twin" : "");
         }
+        kiln_recompute_scope_leave(&again);
         ok = ok && differentiate(&m) && collect(&m, out);
     }
     kiln_error_clear();
