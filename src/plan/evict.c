@@ -277,7 +277,7 @@ static bool put_back(search *s, int64_t cap, int64_t need)
 
 static bool begin(search *s, kiln_draft *d)
 {
-    kiln_plan plan;
+    kiln_plan plan = {0};
     kiln_draft t = {.plan = &plan};
     if (try_plan(d, NULL, &t) < 0)
         return false;
