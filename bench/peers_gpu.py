@@ -1,9 +1,9 @@
 """What PyTorch and JAX take on the GPU for the work of step_bench.c --device cuda. One JSON object a line.
 
-usage: python3 peers_gpu.py [mlp] [odd] [lenet]      KILN_PEERS_SECONDS: no variant is begun after that many (150)
+usage: python3 peers_gpu.py [mlp] [odd] [lenet] [amp]      KILN_PEERS_SECONDS: no variant is begun after that many (150)
 A step is zero_grad, forward, cross-entropy, backward, Adam, with the data on the GPU. Eager; the whole step captured in a
 CUDA graph with a fused Adam; the same with the network compiled by torch.compile; jax.jit of the whole step. Each in f32
-and with products in TF32. Median of five rounds of 0.2 s that end when the GPU has done all of it.
+and with products in TF32. amp: only what mixed precision takes, eager: TF32, autocast to bf16, and to f16 with a GradScaler. Median of five rounds of 0.2 s that end when the GPU has done all of it.
 """
 import json
 import os
@@ -92,6 +92,23 @@ def torch_eager(work, batch, precision):
     report(work, batch, f"torch eager {precision}", timed(step, torch.cuda.synchronize))
 
 
+def torch_amp(work, batch, precision):
+    torch, net, x, y = torch_parts(work, batch, "tf32")
+    adam = torch.optim.Adam(net.parameters(), lr=1e-3)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float16
+    scaler = torch.amp.GradScaler("cuda", enabled=precision == "f16 scaled")
+
+    def step():
+        adam.zero_grad()
+        with torch.autocast("cuda", dtype, enabled=precision != "tf32"):
+            loss = torch.nn.functional.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(adam)
+        scaler.update()
+
+    report(work, batch, f"torch eager {precision}", timed(step, torch.cuda.synchronize))
+
+
 def torch_graph(work, batch, precision, compiled=False):
     torch, net, x, y = torch_parts(work, batch, precision)
     adam = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True, capturable=True)
@@ -174,6 +191,11 @@ def main():
         there = False
     if not there:
         print("no PyTorch with CUDA: skipped")
+        return
+    if "amp" in sys.argv:
+        for work, batch in ((w, b) for w in works for b in BATCHES[w]):
+            for precision in ("tf32", "bf16", "f16 scaled"):
+                attempt(f"torch eager {precision} {work} {batch}", torch_amp, work, batch, precision)
         return
     for work, batch, precision in todo: # the slowest to begin with comes last: time may run out
         attempt(f"torch graph {work} {batch}", torch_graph, work, batch, precision)

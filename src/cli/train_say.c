@@ -83,9 +83,10 @@ static void say_best(const kiln_history *h)
 static void say_memory(const training *t, uint64_t used)
 {
     printf("\nUsed at most %s of memory on %s", show_size(used), kiln_device_name(t->device));
-    if (t->planned.peak)
+    bool as_planned = t->planned.peak <= t->planned.room; /* else values were computed twice, or batches split */
+    if (t->planned.peak && as_planned)
         printf("; planned were %s", show_size(t->planned.peak));
-    if (t->planned_plain > t->planned.peak)
+    if (t->planned_plain > t->planned.peak && as_planned)
         printf(", %s less than without --amp", show_size(t->planned_plain - t->planned.peak));
 }
 

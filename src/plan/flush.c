@@ -1,6 +1,7 @@
 /* Running what is pending: find or make the segment's plan, take the memory, run, and give the results their storages.
  */
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
@@ -140,7 +141,7 @@ static bool may_recompute(void)
 
 static void notice_recomputing(kiln_trace *tr, const kiln_plan *plain, const kiln_plan *p, int64_t left)
 {
-    if (tr->told_recompute || kiln_shapes_inside())
+    if (tr->told_recompute || kiln_shapes_inside() || !p->recomputed)
         return;
     tr->told_recompute = true;
     kiln_notice(
@@ -149,7 +150,7 @@ static void notice_recomputing(kiln_trace *tr, const kiln_plan *plain, const kil
         "KILN_RECOMPUTE=0 in the environment refuses such steps instead",
         mib(plain->arena_bytes + plain->all_output_bytes), kiln_device_name(p->device), mib(left),
         (long long)p->recomputed, (long long)p->nnodes, mib(p->arena_bytes + p->all_output_bytes),
-        100 * (p->seconds / plain->seconds - 1));
+        100 * fmax(p->seconds / plain->seconds - 1, 0));
 }
 
 /* Takes over p, the plan as it is, and returns one that needs no more than `left` bytes by computing values a second

@@ -10,7 +10,8 @@
 #include "tensor/memory.h"
 #include "trace/trace.h"
 
-enum { LARGEST = 5 }; /* tensors that are named, where they are not small beside the first */
+enum { FOR_PLACE = 100 }; /* that fit and loaders add: "found in epoch 1 at batch 3 of 40 of digits" */
+enum { LARGEST = 5 };     /* tensors that are named, where they are not small beside the first */
 
 /* What is known about a step that does not fit. */
 typedef struct refusal {
@@ -262,7 +263,7 @@ static bool refuse(const kiln_trace *tr, const kiln_plan *p, int64_t need, int64
     kiln_error_clear(); /* of what could not be found out for want of memory */
     add_up(&r);
     say_others(&others, p->device);
-    t.size = sizeof t.at - others.used; /* which come last */
+    t.size = sizeof t.at - others.used - FOR_PLACE; /* which come last */
     say(&t, "the step needs %.2f MiB on %s beside what is in use, but %.2f MiB are left", mib(need),
         kiln_device_name(p->device), mib(left));
     say_roles(&t, &r);

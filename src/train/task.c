@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdarg.h>
+#include <string.h>
 #include "core/fail.h"
 #include "kiln/ops.h"
 #include "ops/op.h"
@@ -18,7 +19,8 @@ void kiln_error_place(const char *format, ...)
     vsnprintf(place, sizeof place, format, arguments);
     va_end(arguments);
     kiln_error_clear();
-    kiln_fail(e.code, e.operation, "%.*s (%s)", (int)(sizeof e.message - sizeof place), e.message, place);
+    int room = (int)(sizeof e.message - strlen(place) - sizeof " ()");
+    kiln_fail(e.code, e.operation, "%.*s (%s)", room, e.message, place);
     if (e.hint[0])
         kiln_hint("%s", e.hint);
 }
