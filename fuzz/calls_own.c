@@ -526,7 +526,7 @@ DEFINE_OWN(kiln_schedule_free)
 
 DEFINE_OWN(kiln_scaler_new_)
 {
-    kiln_scaler_options o = {byte() % 8 ? sizeof o : (size_t)any_size(),
+    kiln_scaler_options o = {byte() % 8 ? sizeof o : (size_t)any_size() % sizeof o,
                              any_number(),
                              any_number(),
                              any_number(),

@@ -104,7 +104,9 @@ static void test_cast_fails(void **state)
     kiln_device here = kiln_default_device();
     uint64_t used = core_memory();
     assert_true(kiln_memory_trim(here));
-    assert_true(kiln_memory_set_limit(here, used + 40000));
+    kiln_memory_stats stats = {0};
+    assert_true(kiln_memory_get_stats(here, &stats));
+    assert_true(kiln_memory_set_limit(here, used + stats.overhead + 40000));
     assert_false(kiln_module_cast(net, KILN_F64)); /* no room for it */
     expect_error(KILN_E_MEMORY, NULL, NULL);
     assert_true(kiln_memory_set_limit(here, 0));

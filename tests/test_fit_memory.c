@@ -68,6 +68,7 @@ static void sweep(const network *n, kiln_dtype dtype)
 static void test_sweep(void **state)
 {
     (void)state;
+    skip_if_cuda();
     for (int i = 0; i < NETWORKS; i++) {
         sweep(&networks[i], KILN_F32);
         sweep(&networks[i], KILN_BF16);
@@ -110,6 +111,7 @@ static void check_runs(const network *n, kiln_dtype dtype)
 static void test_runs(void **state)
 {
     (void)state;
+    skip_if_cuda();
     for (int i = 0; i < NETWORKS; i++) {
         check_runs(&networks[i], KILN_F32);
         check_runs(&networks[i], KILN_BF16);
@@ -146,6 +148,7 @@ static bool step_within(const network *n, int percent, uint64_t *bits, kiln_plan
 static void test_same_plan(void **state)
 {
     (void)state;
+    skip_if_cuda();
     kiln_plan_info info[3];
     uint64_t bits[3];
     for (int i = 0; i < 3; i++) {
@@ -163,6 +166,7 @@ static void test_same_plan(void **state)
 static void test_switched_off(void **state)
 {
     (void)state;
+    skip_if_cuda();
     kiln_plan_info info;
     uint64_t bits;
     setenv("KILN_RECOMPUTE", "0", 1);
@@ -187,6 +191,7 @@ static void *say_once(void *context)
 static void test_notice(void **state)
 {
     (void)state;
+    skip_if_cuda();
     int said[2] = {0, kiln_default_device()};
     pthread_t thread;
     while (kiln_next_notice()) {
@@ -200,6 +205,7 @@ static void test_notice(void **state)
 static void test_small_device(void **state)
 {
     (void)state;
+    skip_if_cuda();
     kiln_sim_control_fn control = core_on("sim") ? sim_switch() : NULL;
     if (!control)
         skip_because("about a simulated device");
@@ -226,6 +232,7 @@ static void test_small_device(void **state)
 static void test_allocations(void **state)
 {
     (void)state;
+    skip_if_cuda();
     uint64_t good, bits;
     depth = 2;
     good = 0;

@@ -398,12 +398,6 @@ static kiln_module *wide_net(void)
     return m;
 }
 
-#define skip_if_cuda()                                                                                                 \
-    do {                                                                                                               \
-        if (core_on("cuda"))                                                                                           \
-            skip_because("a GPU's memory comes in pieces larger than these networks need");                            \
-    } while (0)
-
 static kiln_history fit_within(kiln_module *net, const plan *p, uint64_t more)
 {
     kiln_memory_stats stats;

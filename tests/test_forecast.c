@@ -125,6 +125,7 @@ static void check_auto(const sample *s)
 static void test_largest_batch(void **state)
 {
     (void)state;
+    skip_if_cuda();
     skip_if_eager();
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++)
         check_auto(&samples[i]);
@@ -135,6 +136,7 @@ static void test_largest_batch(void **state)
 static void test_forecast_is_reached(void **state)
 {
     (void)state;
+    skip_if_cuda();
     skip_if_eager();
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         run r = make_run(&samples[i]);
@@ -153,6 +155,7 @@ static void test_forecast_is_reached(void **state)
 static void test_bounds(void **state)
 {
     (void)state;
+    skip_if_cuda();
     run r = make_run(&samples[0]);
     kiln_forecast f = FORECAST(&r, KILN_BATCH_AUTO); /* there is more memory than samples */
     assert_true(kiln_ok());
@@ -213,6 +216,7 @@ static void train_some(int64_t batch, uint64_t limit, float *values, int64_t *st
 static void test_same_bits(void **state)
 {
     (void)state;
+    skip_if_cuda();
     float found[CORE_MAX] = {0}, given[CORE_MAX] = {0};
     int64_t steps, same;
     train_some(KILN_BATCH_AUTO, 400 << 10, found, &steps);
@@ -232,6 +236,7 @@ static void test_same_bits(void **state)
 static void test_failing_allocations(void **state)
 {
     (void)state;
+    skip_if_cuda();
     run r = make_run(&samples[0]);
     kiln_forecast f = FORECAST(&r, KILN_BATCH_AUTO);
     assert_true(kiln_ok());

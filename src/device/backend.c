@@ -65,6 +65,13 @@ bool kiln_backend_runs_on(kiln_device device)
     return table && table->runs_on;
 }
 
+bool kiln_backend_bits_by_plan(kiln_device device)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->bits_by_plan;
+}
+
 int64_t kiln_backend_roomy(kiln_device device)
 {
     void *dev;

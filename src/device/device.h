@@ -21,6 +21,8 @@ typedef struct kiln_device_table {
                     * less than this is laid out without using room twice */
     bool apart; /* for finding errors: blocks are of exactly the size asked for, come from the device and go back to it
                  * one by one, and buffers of a plan share no room */
+    bool bits_by_plan; /* bits of a kernel's results may depend on what else is in the plan: steps that do not fit are
+                        * made to fit only where that is asked for (KILN_RECOMPUTE=1) */
 
     /* How many devices there are; 0 with the reason in `why`, which is empty otherwise or says what may hide others.
      * Opens none. */

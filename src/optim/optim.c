@@ -428,6 +428,7 @@ static bool update_all(kiln_optim *o, kiln_tensor *found)
     kiln_thread *th = kiln_thread_state();
     const kiln_op *outer = th->composing;
     bool ok = true, counts = true;
+    uint64_t failures = kiln_fail_count();
     if (!outer)
         th->composing = &o->rule->op;
     kiln_inner_scope
@@ -438,7 +439,7 @@ static bool update_all(kiln_optim *o, kiln_tensor *found)
                     counts = false;
                 }
     th->composing = outer;
-    return ok;
+    return ok && kiln_fail_count() == failures; /* the end of the scope may run what has piled up */
 }
 
 bool kiln_optim_step(kiln_optim *o)

@@ -117,6 +117,13 @@ static inline bool core_on(const char *kind)
     return !strncmp(kiln_device_name(kiln_default_device()), kind, strlen(kind));
 }
 
+/* Limits that bound small networks: a GPU's memory comes in larger pieces, and its context takes some of it. */
+#define skip_if_cuda()                                                                                                 \
+    do {                                                                                                               \
+        if (core_on("cuda"))                                                                                           \
+            skip_because("a GPU's memory comes in pieces larger than these networks need");                            \
+    } while (0)
+
 /* What the device under test and another one have computed: the same bits where both use the CPU's kernels, else the
  * same up to rounding. */
 static inline void core_assert_alike(const float *got, const float *want, size_t n)
