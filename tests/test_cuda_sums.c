@@ -10,6 +10,7 @@
 #include "support/devices.h"
 #ifdef KILN_TEST_CUDA
 #include "device/cuda/common/depend.c"
+#include "device/cuda/gemm/choice.h"
 #include "device/cuda/launch/rewrite.c"
 #include "device/cuda/launch/sums.c"
 
@@ -332,12 +333,44 @@ static void test_library_cannot(void **state)
     assert_int_equal(asked, 2);
 }
 
+/* In a plan that has to compute as another one did, sums are made by the products that made them there, and by no
+ * other.
+ */
+static void test_chosen(void **state)
+{
+    (void)state;
+    made x;
+    kiln_group *g;
+    kiln_kernel *k;
+    BECOME_ONE(chained = true, x.kernels[0].choice.by = 2);
+    STAY(x.kernels[0].choice.how = KILN_CUDA_BY_ITSELF);
+    start(&x);
+    add_sum(&x);
+    add_product(&x, KILN_CUDA_SUM_OF_A, false);
+    add_product(&x, KILN_CUDA_SUM_OF_B, false)->out[0].buffer = WORK;
+    x.kernels[0].choice.by = 3;
+    kiln_plan *p;
+    kiln_cuda_device d = {0};
+    assert_true(kiln_cuda_absorb_sums(&d, &x.plan, &p));
+    assert_int_equal(p->nkernels, 2);
+    assert_int_equal(p->kernels[0].nints, 0);
+    assert_int_equal(p->kernels[1].nints, 1);
+    kiln_cuda_plan_free(p);
+    able = false; /* rather no step than one with other bits */
+    assert_false(kiln_cuda_absorb_sums(&d, &x.plan, &p));
+    assert_null(p);
+    assert_string_equal(kiln_last_error()->operation, "sum");
+    kiln_error_clear();
+    (void)g;
+    (void)k;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_joined),         cmocka_unit_test(test_other_sums),    cmocka_unit_test(test_dims),
         cmocka_unit_test(test_between),        cmocka_unit_test(test_shared_memory), cmocka_unit_test(test_one_each),
-        cmocka_unit_test(test_library_cannot),
+        cmocka_unit_test(test_library_cannot), cmocka_unit_test(test_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

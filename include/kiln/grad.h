@@ -49,11 +49,10 @@ KILN_API void kiln_grad_scope_end(kiln_grad_scope *scope);
 
 /* kiln_recomputed { … }: activation checkpointing, PyTorch's torch.utils.checkpoint. What is computed inside and read
  * by the backward pass is not kept for it but computed again when it gets there, from what came into the braces: less
- * memory, more arithmetic, the same bits (on CUDA the same within rounding). Random numbers are drawn again alike, and
- * what is assigned inside (running statistics) is assigned once. What operations behind the braces read is kept. The
- * planner sees to it, so forward and backward belong into one kiln_step; where a value is read between them, all is
- * kept. Braces inside braces are regions of their own; break and continue end them, not the loop around them, and a
- * break is noticed. */
+ * memory, more arithmetic, the same bits. Random numbers are drawn again alike, and what is assigned inside (running
+ * statistics) is assigned once. What operations behind the braces read is kept. The planner sees to it, so forward and
+ * backward belong into one kiln_step; where a value is read between them, all is kept. Braces inside braces are regions
+ * of their own; break and continue end them, not the loop around them, and a break is noticed. */
 #define kiln_recomputed KILN_RECOMPUTED_AS_(KILN_LINE_NAME_(kiln_recomputed_, __LINE__))
 #define KILN_RECOMPUTED_AS_(scope)                                                                                     \
     for (kiln_recompute_scope scope                                                                                    \

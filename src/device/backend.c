@@ -65,11 +65,18 @@ bool kiln_backend_runs_on(kiln_device device)
     return table && table->runs_on;
 }
 
-bool kiln_backend_bits_by_plan(kiln_device device)
+bool kiln_backend_chooses(kiln_device device)
 {
     void *dev;
     const kiln_device_table *table = kiln_device_open(device, &dev);
-    return table && table->bits_by_plan;
+    return table && table->choose;
+}
+
+bool kiln_backend_choose(const kiln_plan *plan, kiln_choice *choices)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(plan->device, &dev);
+    return table && table->choose && table->choose(dev, plan, choices);
 }
 
 int64_t kiln_backend_roomy(kiln_device device)

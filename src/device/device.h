@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-enum { KILN_DEVICE_VERSION = 3 };
+enum { KILN_DEVICE_VERSION = 4 };
 
 /* Kinds of devices that the registry knows, and how many there can be of each. */
 enum { KILN_DEVICE_KINDS = 4, KILN_DEVICES_OF_A_KIND = 16 };
@@ -21,8 +21,6 @@ typedef struct kiln_device_table {
                     * less than this is laid out without using room twice */
     bool apart; /* for finding errors: blocks are of exactly the size asked for, come from the device and go back to it
                  * one by one, and buffers of a plan share no room */
-    bool bits_by_plan; /* bits of a kernel's results may depend on what else is in the plan: steps that do not fit are
-                        * made to fit only where that is asked for (KILN_RECOMPUTE=1) */
 
     /* How many devices there are; 0 with the reason in `why`, which is empty otherwise or says what may hide others.
      * Opens none. */
@@ -82,6 +80,12 @@ typedef struct kiln_device_table {
 
     /* Scratch bytes a kernel wants beside its operands (shapes are known, buffers are not yet). (optional: 0) */
     size_t (*workspace)(void *dev, const kiln_kernel *kernel);
+
+    /* How it would compute the kernels of a plan, where more than their shapes decides that and bits depend on it:
+     * tiles of a product that others share a launch with, what a library does on the way. A plan whose kernels have
+     * choices is lowered by these, and asks for their workspaces; that is how values computed a second time get the
+     * bits of the first. Fills a choice for each kernel, all of them zero before. (optional: shapes alone decide) */
+    bool (*choose)(void *dev, const kiln_plan *plan, kiln_choice *choices);
 
     /* Turns a finished plan into something that can be run many times, also at the same time from several threads. */
     void *(*lower)(void *dev, const kiln_plan *plan);

@@ -11,9 +11,14 @@ size_t kiln_backend_workspace(kiln_device device, const kiln_kernel *kernel);
 /* Makes plan->exec; false with an error. */
 bool kiln_backend_lower(kiln_plan *plan);
 void kiln_backend_dispose(kiln_plan *plan);
-size_t kiln_backend_held(const kiln_plan *plan);    /* host memory that what the device made of it takes */
-bool kiln_backend_runs_on(kiln_device device);      /* a run returns before it is done */
-bool kiln_backend_bits_by_plan(kiln_device device); /* bits may depend on what else is in a plan */
+size_t kiln_backend_held(const kiln_plan *plan); /* host memory that what the device made of it takes */
+bool kiln_backend_runs_on(kiln_device device);   /* a run returns before it is done */
+
+/* Whether more than shapes decides how a device computes kernels; and how it would those of a plan, whose memory is
+ * placed: a choice a kernel. False with an error. */
+bool kiln_backend_chooses(kiln_device device);
+bool kiln_backend_choose(const kiln_plan *plan, kiln_choice *choices);
+
 bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding);
 
 /* The same in the turn of this thread, where runs are done by the threads that start them. */

@@ -23,6 +23,7 @@ typedef struct kiln_draft_value {
     bool fusable;        /* every use in `group` reads it element by element, in order */
     bool elsewhere;      /* used by more groups than `group` */
     bool checked;        /* a kernel looks whether its elements are good indices */
+    bool joins;          /* a device computes kernels together that read or make it: they must not be torn apart */
     bool live;
 } kiln_draft_value;
 
@@ -37,7 +38,8 @@ typedef struct kiln_draft_group {
     int32_t nnodes;
     int32_t head, root; /* nodes: the matmul at its start, the reduction at its end; -1 */
     int64_t count;
-    bool permuted; /* the reduction walks the elements in another order than memory's */
+    bool permuted;      /* the reduction walks the elements in another order than memory's */
+    kiln_choice choice; /* `by`: a node of the other group, and 1 more */
 } kiln_draft_group;
 
 typedef struct kiln_draft {
@@ -53,7 +55,8 @@ typedef struct kiln_draft {
     int32_t *node_group, *node_next;
     kiln_draft_group *groups; /* in the order they were opened: the reverse of the order they run in */
     int32_t ngroups;
-    bool tight; /* no room is to be left unused */
+    bool tight;  /* no room is to be left unused */
+    bool chosen; /* groups know how the plain plan computes them */
 } kiln_draft;
 
 /* The draft's number of a trace value. */
@@ -112,6 +115,16 @@ void kiln_draft_count(kiln_draft *d);     /* FLOP and bytes */
 /* Gives the buffers of the arena, of so many bytes, other offsets if that takes less than *end; buffer b goes on where
  * follows[b] was, unless that is -1. False with an error. */
 bool kiln_draft_pack(kiln_draft *d, const int32_t *follows, int64_t *end, const int64_t *bytes);
+
+/* Plans a copy of the draft, `until` rewritten unless it is NULL, up to where memory is placed; the bytes it needs, or
+ * -1 with an error. With `keep`, which has a plan, the copy is handed over: its scratch memory and its plan's pool are
+ * to be freed. */
+int64_t kiln_draft_try(const kiln_draft *d, const int32_t *until, kiln_draft *keep);
+
+/* Lets the device choose how it computes the draft as it is, and groups keep to that from now on, whatever becomes of
+ * the draft: so their bits stay those of the plain plan. Once; nothing where shapes alone decide. False with an error.
+ */
+bool kiln_draft_choose(kiln_draft *d);
 
 /* Runs parts of the draft again so that all of it needs no more than b->cap bytes (evict.c). */
 typedef enum kiln_fit { KILN_FITS, KILN_FITS_NOT, KILN_FIT_FAILED /* with an error */ } kiln_fit;

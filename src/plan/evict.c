@@ -34,39 +34,11 @@ typedef struct search {
 
 /* ---- Trials ---- */
 
-/* Plans a copy of the draft up to where memory is placed; the bytes it needs, or -1 with an error. With `keep` the copy
- * is handed over: its scratch memory and its plan's pool are to be freed. */
-static int64_t try_plan(const kiln_draft *d, const int32_t *until, kiln_draft *keep)
-{
-    kiln_plan plan = {.device = d->plan->device, .noutputs = d->plan->noutputs, .nscalars = d->plan->nscalars};
-    kiln_plan *p = keep ? keep->plan : &plan;
-    kiln_draft copy = *d, *t = keep ? keep : &copy;
-    *p = plan;
-    *t = *d;
-    t->scratch = (kiln_arena){0};
-    t->plan = p;
-    t->pool = &p->pool;
-    t->tight = true;
-    t->values = KILN_ARENA_NEW(&t->scratch, kiln_draft_value, d->nvalues);
-    bool ok = t->values;
-    for (int32_t v = 0; ok && v < d->nvalues; v++)
-        t->values[v] = d->values[v];
-    ok = ok && (!until || kiln_draft_rewrite(t, until)) && kiln_draft_kernels(t) && kiln_draft_place(t);
-    int64_t need = ok ? p->arena_bytes + p->all_output_bytes : -1;
-    if (ok && keep) {
-        kiln_draft_count(t);
-        return need;
-    }
-    kiln_arena_free(&t->scratch);
-    kiln_arena_free(&p->pool);
-    return need;
-}
-
-/* The same with what the model has let go. */
+/* What is needed with what the model has let go. */
 static int64_t try_as_is(search *s)
 {
     kiln_model_tell(&s->m, s->d->nvalues, s->until);
-    return try_plan(s->d, s->until, NULL);
+    return kiln_draft_try(s->d, s->until, NULL);
 }
 
 /* ---- Letting go ---- */
@@ -207,7 +179,7 @@ static int64_t shrink(search *s, int64_t cap, int64_t plain)
     kiln_model *m = &s->m;
     kiln_model_run(m, -1);
     int64_t top = m->peak, level = LEVELS, need;
-    if ((need = try_plan(s->d, NULL, NULL)) < 0 || need <= cap)
+    if ((need = kiln_draft_try(s->d, NULL, NULL)) < 0 || need <= cap)
         return need;
     /* The model leaves out holes and memory that is used in place: what it says is taken in proportion. */
     double wanted = (double)(cap - s->fixed) * (double)top / (double)(plain - s->fixed + 1);
@@ -279,7 +251,7 @@ static bool begin(search *s, kiln_draft *d)
 {
     kiln_plan plan = {0};
     kiln_draft t = {.plan = &plan};
-    if (try_plan(d, NULL, &t) < 0)
+    if (kiln_draft_try(d, NULL, &t) < 0)
         return false;
     s->fixed = plan.all_output_bytes;
     bool ok = kiln_model_make(&s->m, d, &t);
@@ -296,6 +268,8 @@ static bool begin(search *s, kiln_draft *d)
 kiln_fit kiln_draft_fit(kiln_draft *d, const kiln_budget *b)
 {
     search s = {.d = d};
+    if (!kiln_draft_choose(d))
+        return KILN_FIT_FAILED;
     d->tight = true;
     if (!begin(&s, d))
         return KILN_FIT_FAILED;

@@ -133,10 +133,10 @@ static int64_t share(int64_t need, int64_t part)
     return (int64_t)((double)need * (double)(PARTS - part) / PARTS) / KILN_BLOCK_ALIGN * KILN_BLOCK_ALIGN;
 }
 
-static bool may_recompute(kiln_device device)
+static bool may_recompute(void)
 {
     const char *text = getenv("KILN_RECOMPUTE");
-    return text && *text ? strcmp(text, "0") != 0 : !kiln_backend_bits_by_plan(device);
+    return !text || strcmp(text, "0") != 0;
 }
 
 static void notice_recomputing(kiln_trace *tr, const kiln_plan *plain, const kiln_plan *p, int64_t left)
@@ -158,7 +158,7 @@ static void notice_recomputing(kiln_trace *tr, const kiln_plan *plain, const kil
 static kiln_plan *fit_plan(kiln_trace *tr, kiln_plan *p, int64_t left, bool *found)
 {
     int64_t need = p->arena_bytes + p->all_output_bytes, part = 1;
-    if (need <= left || !may_recompute(p->device))
+    if (need <= left || !may_recompute())
         return p;
     while (part < PARTS && share(need, part) > left)
         part++;

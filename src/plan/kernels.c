@@ -13,6 +13,7 @@ typedef struct writer {
     /* The group being written. */
     kiln_group *g;
     int32_t group, loads_capacity;
+    int32_t *kernel; /* by group: its kernel; -1: it needs none */
     int16_t *reg_of; /* by draft value: its register in this group, if reg_group says so */
     int32_t *reg_group;
 } writer;
@@ -418,6 +419,22 @@ static bool write_commit(writer *w, int32_t value, kiln_kernel *k)
 
 /* ---- All of them ---- */
 
+/* What another kernel makes along with its own has room from then on. */
+static void join_kernels(writer *w)
+{
+    const kiln_draft *d = w->d;
+    for (int32_t group = 0; group < d->ngroups; group++) {
+        int32_t by = d->groups[group].choice.by, other = by ? w->kernel[d->node_group[by - 1]] : -1;
+        if (other < 0 || w->kernel[group] < 0)
+            continue;
+        kiln_kernel *k = &w->p->kernels[w->kernel[group]];
+        k->choice.by = other + 1;
+        for (kiln_access a = {0}; kiln_next_access(k, &a);)
+            if (a.writes && w->p->buffers[a.buffer].first > other)
+                w->p->buffers[a.buffer].first = other;
+    }
+}
+
 /* Whether a node makes nothing and cannot call the step off either: it need not run. */
 static bool is_idle(const kiln_draft *d, const kiln_node *n)
 {
@@ -468,13 +485,15 @@ static bool prepare(writer *w)
     w->p->nslots = (int32_t)d->tr->nslots;
     w->slot_buffer = KILN_ARENA_NEW(&d->scratch, int32_t, w->p->nslots);
     w->slot_read = KILN_ARENA_NEW(&d->scratch, int32_t, w->p->nslots);
+    w->kernel = KILN_ARENA_NEW(&d->scratch, int32_t, d->ngroups);
     w->reg_of = KILN_ARENA_NEW(&d->scratch, int16_t, d->nvalues);
     w->reg_group = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
     /* A buffer a value and slot, and a workspace a kernel, at most. */
     int64_t kernels = (int64_t)d->ngroups + d->tr->ncommits;
     w->p->kernels = KILN_ARENA_NEW(d->pool, kiln_kernel, kernels);
     w->p->buffers = KILN_ARENA_NEW(d->pool, kiln_buffer, d->nvalues + w->p->nslots + kernels);
-    if (!w->slot_buffer || !w->slot_read || !w->reg_of || !w->reg_group || !w->p->kernels || !w->p->buffers)
+    if (!w->slot_buffer || !w->slot_read || !w->kernel || !w->reg_of || !w->reg_group || !w->p->kernels ||
+        !w->p->buffers)
         return false;
     memset(w->slot_buffer, -1, (size_t)w->p->nslots * sizeof *w->slot_buffer);
     memset(w->slot_read, -1, (size_t)w->p->nslots * sizeof *w->slot_read);
@@ -489,10 +508,13 @@ bool kiln_draft_kernels(kiln_draft *d)
         return false;
     find_hazards(&w);
     for (int32_t group = d->ngroups; group-- > 0;) {
+        w.kernel[group] = -1;
         if (skip_idle(&w, group))
             continue;
+        w.kernel[group] = (int32_t)w.p->nkernels;
         kiln_kernel *k = &w.p->kernels[w.p->nkernels];
         k->workspace = -1;
+        k->choice.how = d->groups[group].choice.how;
         k->tf32 = d->tr->tf32;
         bool ok = d->groups[group].work == KILN_WORK_GROUP ? write_group(&w, group, k) : write_kernel(&w, group, k);
         if (!ok)
@@ -511,5 +533,6 @@ bool kiln_draft_kernels(kiln_draft *d)
             return false;
         w.p->nkernels++;
     }
+    join_kernels(&w);
     return true;
 }

@@ -19,6 +19,7 @@ typedef struct layout {
     bool roomy;     /* no room is used twice */
     int32_t *dying; /* buffers by last use: heads by kernel, linked through next */
     int32_t *next;
+    int32_t *along;   /* by kernel: one whose results it makes along with its own (kiln_choice), -1 */
     int32_t *follows; /* by buffer: the one whose place it takes over, -1 */
 } layout;
 
@@ -136,6 +137,10 @@ static void place_kernel(layout *l, int32_t number)
             place_store(l, k, number, a.operand);
         place_buffer(l, a.buffer);
     }
+    if (l->along[number] >= 0)
+        for (kiln_access a = {0}; kiln_next_access(&p->kernels[l->along[number]], &a);)
+            if (a.writes && a.operand)
+                place_buffer(l, a.buffer);
     for (int32_t b = l->dying[number]; b >= 0 && !l->roomy; b = l->next[b])
         if (p->buffers[b].last == number)
             give(l, p->buffers[b].offset, round_up(p->buffers[b].bytes));
@@ -227,11 +232,16 @@ bool kiln_draft_place(kiln_draft *d)
     l.holes = KILN_ARENA_NEW(&d->scratch, hole, p->nbuffers + 1);
     l.dying = KILN_ARENA_NEW(&d->scratch, int32_t, p->nkernels);
     l.next = KILN_ARENA_NEW(&d->scratch, int32_t, p->nbuffers);
+    l.along = KILN_ARENA_NEW(&d->scratch, int32_t, p->nkernels);
     l.follows = KILN_ARENA_NEW(&d->scratch, int32_t, p->nbuffers);
     p->output_bytes = KILN_ARENA_NEW(d->pool, int64_t, p->noutputs);
-    if (!l.holes || !l.dying || !l.next || !l.follows || !p->output_bytes)
+    if (!l.holes || !l.dying || !l.next || !l.along || !l.follows || !p->output_bytes)
         return false;
     memset(l.follows, -1, (size_t)p->nbuffers * sizeof *l.follows);
+    memset(l.along, -1, (size_t)p->nkernels * sizeof *l.along);
+    for (int32_t k = 0; k < p->nkernels; k++)
+        if (p->kernels[k].choice.by)
+            l.along[p->kernels[k].choice.by - 1] = k;
     int64_t needed = 0; /* by all buffers side by side */
     memset(l.dying, -1, (size_t)p->nkernels * sizeof *l.dying);
     for (int32_t b = 0; b < p->nbuffers; b++) {

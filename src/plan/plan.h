@@ -74,6 +74,13 @@ typedef struct kiln_group {
     kiln_operand reduce_to;
 } kiln_group;
 
+/* How a device computes a kernel, where more than the kernel's shapes decides that: a device says it of a plan (choose
+ * in device.h), and keeps to it in one that has to give the same bits (draft.h). */
+typedef struct kiln_choice {
+    uint64_t how; /* the device's own words; 0: as it likes */
+    int32_t by;   /* another kernel makes its result along with its own: the number of that one and 1 more; 0: none */
+} kiln_choice;
+
 typedef struct kiln_kernel {
     const kiln_op *op;     /* NULL for a group without head or reduction */
     const kiln_op *origin; /* what the user wrote, for messages: op or the composite operation it is a part of */
@@ -91,6 +98,7 @@ typedef struct kiln_kernel {
         rounds_to; /* products, by devices that read through casts: operands of f32 are read as if of this dtype; 0: no
                     */
     bool commits;  /* it stores to a slot */
+    kiln_choice choice;
 } kiln_kernel;
 
 /* What a kernel reads and writes, one after the other:

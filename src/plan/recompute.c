@@ -171,6 +171,12 @@ static void put_node(rewriting *r, int32_t i, int32_t group, int32_t place, bool
     to->nodes[to->nnodes++] = n;
 }
 
+/* What the device chose how to compute; -1: the group's only node. */
+static int32_t chosen_node(const kiln_draft_group *g)
+{
+    return g->head >= 0 ? g->head : g->root;
+}
+
 /* Appends a group, or the part of it that is run again, with its nodes in the order they have in it. */
 static void put_group(rewriting *r, int32_t group, int32_t place, bool again)
 {
@@ -191,6 +197,8 @@ static void put_group(rewriting *r, int32_t group, int32_t place, bool again)
             g->root = here;
         put_node(r, i, group, place, again);
     }
+    if (chosen_node(old) >= 0 && chosen_node(g) < 0)
+        g->choice = (kiln_choice){0};
 }
 
 static bool write_down(rewriting *r)
@@ -217,6 +225,14 @@ static bool write_down(rewriting *r)
 
 /* ---- The draft as later passes want it ---- */
 
+/* Groups that were computed together still are: the first of each pair is never run again. */
+static void rejoin(rewriting *r)
+{
+    for (int32_t q = 0; q < r->ngroups; q++)
+        if (r->groups[q].choice.by)
+            r->groups[q].choice.by = r->number[r->groups[q].choice.by - 1] + 1;
+}
+
 /* Leaves out what nobody reads any more, and numbers the groups. */
 static void regroup(rewriting *r)
 {
@@ -237,6 +253,8 @@ static void regroup(rewriting *r)
         }
         if (!g.nnodes)
             continue;
+        if (chosen_node(&g) >= 0 && !d->node_live[chosen_node(&g)])
+            g.choice = (kiln_choice){0};
         g.head = g.head >= 0 && d->node_live[g.head] ? g.head : -1;
         g.root = g.root >= 0 && d->node_live[g.root] ? g.root : -1;
         if (g.nnodes == 1 && g.head >= 0) { /* a product with nothing to finish */
@@ -286,6 +304,7 @@ static bool renew(rewriting *r)
     if (!d->node_live || !d->node_group || !d->node_next || !d->groups)
         return false;
     kiln_draft_prune(d);
+    rejoin(r);
     regroup(r);
     note_readers(d);
     return true;
@@ -352,7 +371,7 @@ static void find_checked(kiln_draft *d)
 bool kiln_draft_can_recompute(const kiln_draft *d, int32_t value)
 {
     const kiln_draft_value *x = &d->values[value];
-    if (x->checked || x->base != value || x->canon != value || x->node < 0 || !d->node_live[x->node] ||
+    if (x->checked || x->joins || x->base != value || x->canon != value || x->node < 0 || !d->node_live[x->node] ||
         x->output >= 0 || x->commits)
         return false;
     const kiln_op *op = kiln_draft_node(d, x->node)->op;
@@ -397,6 +416,8 @@ bool kiln_draft_recompute(kiln_draft *d)
     find_checked(d);
     if (!has_regions(d))
         return true;
+    if (!kiln_draft_choose(d))
+        return false;
     d->tight = true; /* whoever wants that wants memory */
     bool *back = find_walk(d);
     int32_t *until = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);

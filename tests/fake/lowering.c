@@ -8,6 +8,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/compile/codegen.h"
+#include "device/cuda/gemm/choice.h"
 #include "device/cuda/launch/casts.h"
 #include "device/cuda/launch/rewrite.h"
 #include "device/cuda/group/text.h"
@@ -127,7 +128,7 @@ static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 
 /* ---- Lowering ---- */
 
-static int chains, groups, whole_steps, slabs, wrong_waves, waves, links;
+static int chains, groups, whole_steps, slabs, wrong_waves, waves, links, chosen, unlike;
 
 KILN_PLUGIN_API int fake_chains(void);      /* how many were compiled */
 KILN_PLUGIN_API int fake_groups(void);      /* of groups that are in none */
@@ -136,6 +137,8 @@ KILN_PLUGIN_API int fake_slabs(void);       /* their steps that are done in slab
 KILN_PLUGIN_API int fake_waves(void);       /* of the last chain */
 KILN_PLUGIN_API int fake_links(void);       /* likewise */
 KILN_PLUGIN_API int fake_wrong_waves(void); /* whose parts are not all of their steps, each once, longest first */
+KILN_PLUGIN_API int fake_chosen(void); /* products that are to be computed as they were in another plan, by tiles … */
+KILN_PLUGIN_API int fake_unlike(void); /* … and kernels that are not computed as they are to be */
 
 int fake_chains(void)
 {
@@ -165,6 +168,16 @@ int fake_waves(void)
 int fake_links(void)
 {
     return links;
+}
+
+int fake_chosen(void)
+{
+    return chosen;
+}
+
+int fake_unlike(void)
+{
+    return unlike;
 }
 
 int fake_wrong_waves(void)
@@ -288,11 +301,25 @@ static size_t workspace(void *dev, const kiln_kernel *k)
     return k->group && !product ? kiln_cuda_group_workspace(dev, k->group) : 0;
 }
 
+/* Compares what was chosen for a plan's kernels with what the device makes of it. */
+static bool count_choices(kiln_cuda_device *d, const kiln_plan *plan)
+{
+    kiln_choice *now = kiln_alloc_zero((size_t)plan->nkernels + 1, sizeof *now);
+    bool ok = now && kiln_cuda_choose(d, plan, now);
+    for (int64_t k = 0; ok && k < plan->nkernels; k++) {
+        const kiln_choice *wanted = &plan->kernels[k].choice;
+        chosen += kiln_cuda_way_of(wanted->how) == KILN_CUDA_BY_TILES;
+        unlike += (wanted->how && wanted->how != now[k].how) || wanted->by != (wanted->by ? now[k].by : 0);
+    }
+    kiln_free(now);
+    return ok;
+}
+
 static void *lower(void *dev, const kiln_plan *plan)
 {
     kiln_address *addresses = kiln_alloc((size_t)plan->nslots + (size_t)plan->noutputs + 1, sizeof *addresses);
     kiln_cuda_part *parts = kiln_alloc_zero((size_t)plan->nkernels + 1, sizeof *parts);
-    bool ok = addresses && parts && compile_plan(dev, plan, addresses, parts);
+    bool ok = addresses && parts && compile_plan(dev, plan, addresses, parts) && count_choices(dev, plan);
     kiln_free(addresses);
     kiln_free(parts);
     return ok ? kiln_cuda_lower(dev, plan) : NULL;
@@ -323,6 +350,7 @@ static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .copy_out = copy_out,
                                         .supports = kiln_cuda_supports,
                                         .workspace = workspace,
+                                        .choose = kiln_cuda_choose,
                                         .lower = lower,
                                         .dispose = kiln_cuda_dispose,
                                         .run = run,

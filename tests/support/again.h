@@ -6,7 +6,8 @@
 #include "support/core.h"
 
 enum { WIDTH = 32, ROWS = 64, STEPS = 3 };
-static int depth = 6; /* blocks of the mlp */
+static int depth = 6;       /* blocks of the mlp */
+static int64_t batches = 1; /* times as many samples as the networks below say */
 
 /* ---- Networks ---- */
 
@@ -95,7 +96,10 @@ typedef enum how { IN_STEP, READ_BETWEEN, NO_STEP } how;
 
 static inline kiln_tensor *input_of(const network *n, int seed)
 {
-    kiln_tensor *x = core_data(seed, n->ndim, n->shape);
+    int64_t shape[4];
+    memcpy(shape, n->shape, sizeof shape);
+    shape[0] *= batches;
+    kiln_tensor *x = core_data(seed, n->ndim, shape);
     return n->tokens ? kiln_cast(kiln_mul_scalar(kiln_abs(x), 50), KILN_I64) : x;
 }
 
@@ -111,6 +115,22 @@ static inline void write_step(const network *n, kiln_module *net, kiln_optim *op
     assert_true(kiln_backward(loss));
     assert_true(kiln_optim_step(opt));
     kiln_zero_grad(opt);
+}
+
+/* Plans a step as it is, or within so many bytes; false if that cannot be. */
+static inline bool plan_within(const network *n, kiln_module *net, kiln_optim *opt, kiln_dtype dtype, uint64_t bytes,
+                               kiln_plan_info *info)
+{
+    bool ok = false;
+    kiln_step {
+        write_step(n, net, opt, dtype, 0, IN_STEP);
+        ok = bytes ? kiln_plan_pending_within(bytes, info) : kiln_plan_pending(info);
+        if (!ok)
+            expect_error(KILN_E_MEMORY, "plan_pending_within", "cannot be made to fit");
+        kiln_discard();
+    }
+    assert_true(kiln_ok());
+    return ok;
 }
 
 typedef struct outcome {

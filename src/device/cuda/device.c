@@ -201,7 +201,6 @@ static bool cuda_copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .kind = "cuda",
                                   .runs_on = true,
-                                  .bits_by_plan = true, /* tiles of a chain, and who adds a bias */
                                   .roomy = 128 << 20, /* the scratch of a step of some thousand rows; not much memory */
                                   .count = kiln_cuda_count,
                                   .describe = kiln_cuda_describe,
@@ -224,6 +223,7 @@ static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .copied_out = kiln_cuda_copied_out,
                                   .supports = kiln_cuda_supports,
                                   .workspace = kiln_cuda_workspace,
+                                  .choose = kiln_cuda_choose,
                                   .lower = kiln_cuda_lower,
                                   .dispose = kiln_cuda_dispose,
                                   .run = kiln_cuda_run,

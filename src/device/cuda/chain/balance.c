@@ -35,7 +35,8 @@ static void list_members(balancing *f, int32_t wave)
     for (int64_t i = kiln_cuda_next_member(f->chain, wave, -1); i >= 0; i = kiln_cuda_next_member(f->chain, wave, i)) {
         const kiln_cuda_link *s = &f->chain->links[i];
         member *p = &f->members[f->nmembers++];
-        *p = (member){.link = i, .product = s->kind->tiles && s->strand < 0, .own = s->tiling, .best = s->tiling};
+        *p = (member){
+            .link = i, .product = s->kind->tiles && s->strand < 0 && !s->chosen, .own = s->tiling, .best = s->tiling};
         look_at(f, p);
     }
 }
@@ -95,10 +96,8 @@ static void try_splits(const kiln_cuda_chain *chain, const kiln_cuda_link *s, in
                                  e.tensor, e.costs};
     kiln_cuda_tiling t;
     for (int64_t tiles = best->tiles; tiles > 1 && kiln_cuda_tiling_within(one, tiles - 1, &t); tiles = t.tiles)
-        if (kiln_cuda_tile_time(chain, &t) <= most) {
+        if (kiln_cuda_tile_time(chain, &t) <= most)
             *best = kiln_cuda_tiling_with(t.rows, t.cols, t.slices, splits, e);
-            best->nanoseconds = t.nanoseconds + best->summing;
-        }
 }
 
 /* The same for a product; its own tiles where there are none. What is cut stays cut, and nothing else is: splits have a

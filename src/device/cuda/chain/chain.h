@@ -31,7 +31,8 @@ typedef struct kiln_cuda_link {
     kiln_cuda_lowered *group;   /* NULL: none */
     kiln_cuda_matrices product; /* without addresses */
     kiln_cuda_tiling tiling;
-    bool tensor;               /* how it may be tiled */
+    bool tensor;               /* how it may be tiled … */
+    bool chosen;               /* … unless it has to be tiled as it is */
     uint8_t a_dtype, b_dtype;  /* of its operands in memory … */
     uint8_t dtype;             /* … and what they are multiplied as, which is the result's */
     kiln_cuda_samples samples; /* likewise */

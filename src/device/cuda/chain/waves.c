@@ -156,7 +156,7 @@ static int count_waves(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 /* Tiles as wide as the result, if they take little longer. */
 static bool find_wide_tiles(const kiln_cuda_chain *chain, const kiln_cuda_link *s, kiln_cuda_tiling *t)
 {
-    if (!s->kind->tiles || s->tiling.splits > 1 || s->tiling.across == 1)
+    if (!s->kind->tiles || s->chosen || s->tiling.splits > 1 || s->tiling.across == 1)
         return false;
     for (int64_t rows = LEAST_WIDE; rows <= MOST_WIDE; rows *= 2)
         if (kiln_cuda_tiling_within(kiln_cuda_sizes_of(&s->product, &s->tiling, s->tensor, chain->costs),

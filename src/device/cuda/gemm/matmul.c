@@ -5,6 +5,7 @@
  * otherwise are gathered first, and batches with more than one stride take several calls. */
 #include "device/cuda/kernels/copy.h"
 #include "device/cuda/common/depend.h"
+#include "device/cuda/gemm/choice.h"
 #include "device/cuda/gemm/epilogue.h"
 #include "device/cuda/common/library.h"
 #include "device/cuda/gemm/plain.h"
@@ -260,7 +261,8 @@ static int64_t result_offset(const kiln_cuda_call *c, const job *j)
 static bool find_end(const kiln_cuda_call *c, job *j)
 {
     bool has = false;
-    if (!j->k || j->small || j->count != 1 || !kiln_cuda_libraries_wanted())
+    if (!j->k || j->small || j->count != 1 || !kiln_cuda_libraries_wanted() ||
+        kiln_cuda_way_of(c->kernel->choice.how) == KILN_CUDA_BY_LIBRARY)
         return true;
     j->end = kiln_cuda_epilogue_of(c->kernel, j->n);
     if (!j->end.to)
@@ -368,6 +370,20 @@ bool kiln_cuda_matmul_can_sum(const kiln_cuda_call *c, bool *can)
     find_sum(c, &j);
     kiln_cuda_product p = product_of(&j, 1, result_offset(c, &j));
     return kiln_cuda_lt_has(c->device, &p, can);
+}
+
+/* ---- Choices ---- */
+
+bool kiln_cuda_matmul_choose(const kiln_cuda_call *c, uint64_t *choice)
+{
+    job j;
+    *choice = 0;
+    if (!describe(&j, c))
+        return true;
+    if (!find_end(c, &j))
+        return false;
+    *choice = j.small ? kiln_cuda_choose_tiles(&j.tiling) : j.end.to ? KILN_CUDA_WITH_BIAS : KILN_CUDA_BY_LIBRARY;
+    return true;
 }
 
 /* ---- Launching ---- */

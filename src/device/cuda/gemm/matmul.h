@@ -7,6 +7,9 @@
 bool kiln_cuda_matmul_launch(const kiln_cuda_call *c);
 size_t kiln_cuda_matmul_workspace(const kiln_cuda_call *c);
 
+/* How the product of a call is computed (choice.h); 0 where there is nothing to compute. False with an error. */
+bool kiln_cuda_matmul_choose(const kiln_cuda_call *c, uint64_t *choice);
+
 /* Whether the product of a call that has been given a sum (launch/sums.h) can make it: the call has a plan. False with
  * an error. */
 bool kiln_cuda_matmul_can_sum(const kiln_cuda_call *c, bool *can);

@@ -31,6 +31,21 @@ static size_t shared_floats(int64_t rows, int64_t cols, int64_t slices, int64_t 
     return (size_t)((KILN_CUDA_TILE_SUMS(rows, cols) + stages * KILN_CUDA_TILE_STAGE(rows, cols)) * slices);
 }
 
+size_t kiln_cuda_tiling_partials(const kiln_cuda_tiling *t, kiln_cuda_sizes e)
+{
+    return t->splits == 1 ? 0 : (size_t)(t->splits * e.m * e.n * e.matrices) * sizeof(float);
+}
+
+/* About how long the product takes, in nanoseconds: how often every block makes a tile, and summing splits. */
+static int64_t time_of(const kiln_cuda_tiling *t, kiln_cuda_sizes e)
+{
+    const tile *one = e.costs->tiles;
+    while (one->rows != t->rows || one->cols != t->cols || one->slices != t->slices)
+        one++;
+    int64_t k = KILN_CUDA_TILE_SPLIT(e.k, t->splits);
+    return times(t->tiles, e.costs->blocks) * (one->start + k * one->step / 1000) + t->summing;
+}
+
 kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t splits, kiln_cuda_sizes e)
 {
     kiln_cuda_tiling t = {.rows = rows, .cols = cols, .slices = slices, .splits = splits};
@@ -40,19 +55,8 @@ kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slice
     t.shared = shared_floats(rows, cols, slices, KILN_CUDA_TILE_SPLIT(e.k, splits)) * sizeof(float);
     if (splits > 1)
         t.summing = e.costs->sum_splits + 2 * (int64_t)kiln_cuda_tiling_partials(&t, e) / e.costs->summed;
+    t.nanoseconds = time_of(&t, e);
     return t;
-}
-
-size_t kiln_cuda_tiling_partials(const kiln_cuda_tiling *t, kiln_cuda_sizes e)
-{
-    return t->splits == 1 ? 0 : (size_t)(t->splits * e.m * e.n * e.matrices) * sizeof(float);
-}
-
-/* About how long the product takes, in nanoseconds: how often every block makes a tile, and summing splits … */
-static int64_t time_of(const tile *one, const kiln_cuda_tiling *t, kiln_cuda_sizes e)
-{
-    int64_t k = KILN_CUDA_TILE_SPLIT(e.k, t->splits);
-    return times(t->tiles, e.costs->blocks) * (one->start + k * one->step / 1000) + t->summing;
 }
 
 /* As many splits as there are blocks for; fewer where some would have nothing to do. */
@@ -73,8 +77,7 @@ typedef struct search {
 static void try_tiling(search *s, const tile *one, int32_t splits)
 {
     kiln_cuda_tiling t = kiln_cuda_tiling_with(one->rows, one->cols, one->slices, splits, s->e);
-    t.nanoseconds = time_of(one, &t, s->e);
-    int64_t cost = t.nanoseconds + t.tiles * s->e.costs->room / 1000; /* … and the room that tiles take */
+    int64_t cost = t.nanoseconds + t.tiles * s->e.costs->room / 1000; /* and the room that tiles take */
     if (t.tiles <= s->most && cost < s->least) {
         s->least = cost;
         *s->best = t;

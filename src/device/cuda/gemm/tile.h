@@ -105,7 +105,7 @@ bool kiln_cuda_tiling_of(kiln_cuda_sizes e, kiln_cuda_tiling *t);
 /* The same with at most so many tiles, and without splits; false also where none has so few. */
 bool kiln_cuda_tiling_within(kiln_cuda_sizes e, int64_t most, kiln_cuda_tiling *t);
 
-/* The tiling with these tiles, whether or not it is a good one. */
+/* The tiling with these tiles, of those there are, whether or not it is a good one. */
 kiln_cuda_tiling kiln_cuda_tiling_with(int32_t rows, int32_t cols, int32_t slices, int32_t splits, kiln_cuda_sizes e);
 
 /* Bytes of partial sums; 0 where there are no splits. */

@@ -1,5 +1,6 @@
 /* Which products of a plan are small ones. */
 #include "device/cuda/gemm/tiled.h"
+#include "device/cuda/gemm/choice.h"
 #include "plan/plan.h"
 
 /* The size of dim i of the batch, counted from the last; its stride, 0 where the operand is repeated. */
@@ -82,6 +83,11 @@ bool kiln_cuda_tiled_of(const kiln_cuda_call *c, kiln_cuda_matrices *s, kiln_cud
     if (!near_enough(s->a_row) || !near_enough(s->a_col) || !near_enough(s->b_row) || !near_enough(s->b_col))
         return false;
     kiln_cuda_sizes e = {s->m, s->n, s->k, matrices, kiln_cuda_takes_tensor(c), c->costs};
+    if (c->kernel->choice.how) {
+        bool tiles = kiln_cuda_way_of(c->kernel->choice.how) == KILN_CUDA_BY_TILES;
+        *t = tiles ? kiln_cuda_chosen_tiles(c->kernel->choice.how, e) : (kiln_cuda_tiling){0};
+        return tiles;
+    }
     bool ok = kiln_cuda_tiling_of(e, t);
     if (ok && c->tiling)
         *t = *c->tiling;

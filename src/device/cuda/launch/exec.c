@@ -53,12 +53,14 @@ int64_t kiln_cuda_cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part
     return n;
 }
 
-static bool make_parts(kiln_cuda_device *d, kiln_cuda_exec *e)
+bool kiln_cuda_make_parts(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_plan *plan)
 {
-    int64_t n = kiln_cuda_cut(d, e->plan, NULL);
+    bool ok = kiln_cuda_absorb_sums(d, plan, &e->absorbed);
+    e->plan = e->absorbed ? e->absorbed : plan;
+    int64_t n = ok ? kiln_cuda_cut(d, e->plan, NULL) : 0;
     e->parts = kiln_alloc_zero((size_t)n + 1, sizeof *e->parts);
     e->part_of = kiln_alloc((size_t)e->plan->nkernels + 1, sizeof *e->part_of);
-    if (!e->parts || !e->part_of || !kiln_cuda_find_waits(&e->waits, e->plan))
+    if (!ok || !e->parts || !e->part_of || !kiln_cuda_find_waits(&e->waits, e->plan))
         return false;
     e->nparts = kiln_cuda_cut(d, e->plan, e->parts);
     for (int64_t i = 0; i < n; i++)
@@ -68,8 +70,7 @@ static bool make_parts(kiln_cuda_device *d, kiln_cuda_exec *e)
            (!e->through || kiln_cuda_find_waits(&e->through_waits, e->through));
 }
 
-/* With the first run: only then are there addresses. */
-static bool make_chains(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
+bool kiln_cuda_make_chains(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
 {
     for (int64_t i = 0; i < e->nparts; i++) {
         kiln_cuda_part *p = &e->parts[i];
@@ -79,10 +80,22 @@ static bool make_chains(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_bindi
         const kiln_plan *plan = e->through ? e->through : e->plan;
         kiln_cuda_make_call(&c, d, plan, &plan->kernels[p->first], b, e->scalars);
         if (!(p->chain = kiln_cuda_chain_new(&c, e->through ? &e->through_waits : &e->waits, p->first, p->end,
-                                             e->barriers + i)))
+                                             e->barriers ? e->barriers + i : NULL)))
             return false;
     }
     return true;
+}
+
+void kiln_cuda_free_parts(kiln_cuda_exec *e)
+{
+    for (int64_t i = 0; i < e->nparts; i++)
+        kiln_cuda_chain_free(e->parts[i].chain);
+    kiln_free(e->parts);
+    kiln_free(e->part_of);
+    kiln_cuda_free_waits(&e->waits);
+    kiln_cuda_free_waits(&e->through_waits);
+    kiln_cuda_plan_free(e->through);
+    kiln_cuda_plan_free(e->absorbed);
 }
 
 /* ---- Lowering ---- */
@@ -123,14 +136,7 @@ void kiln_cuda_dispose(void *dev, void *p)
         cudaFree(e->batches);
         kiln_cuda_watched(d, memory);
     }
-    for (int64_t i = 0; i < e->nparts; i++)
-        kiln_cuda_chain_free(e->parts[i].chain);
-    kiln_free(e->parts);
-    kiln_free(e->part_of);
-    kiln_cuda_free_waits(&e->waits);
-    kiln_cuda_free_waits(&e->through_waits);
-    kiln_cuda_plan_free(e->through);
-    kiln_cuda_plan_free(e->absorbed);
+    kiln_cuda_free_parts(e);
     kiln_free(e);
 }
 
@@ -155,9 +161,7 @@ void *kiln_cuda_lower(void *dev, const kiln_plan *plan)
     kiln_cuda_exec *e = kiln_cuda_enter(d) ? kiln_alloc_zero(1, sizeof *e) : NULL;
     if (!e)
         return NULL;
-    bool ok = kiln_cuda_absorb_sums(d, plan, &e->absorbed);
-    e->plan = e->absorbed ? e->absorbed : plan;
-    if (ok && make_parts(d, e) && make_memory(d, e))
+    if (kiln_cuda_make_parts(d, e, plan) && make_memory(d, e))
         return e;
     kiln_cuda_dispose(d, e);
     return NULL;
@@ -227,7 +231,7 @@ static kiln_cuda_mode mode_of(const kiln_cuda_device *d, const kiln_cuda_exec *e
 static bool start(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
 {
     kiln_cuda_graph *g = NULL;
-    if (!make_chains(d, e, b) || !find_whole(d, e))
+    if (!kiln_cuda_make_chains(d, e, b) || !find_whole(d, e))
         return false;
     if (!e->whole && !(kiln_cuda_flush(d) && (g = kiln_cuda_graph_for(d, e, b))))
         return false;

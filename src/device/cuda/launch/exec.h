@@ -8,6 +8,7 @@
 #include "device/cuda/launch/prologue.h"
 
 /* ---- For the device table ---- */
+bool kiln_cuda_choose(void *dev, const kiln_plan *plan, kiln_choice *choices); /* choose.c */
 void *kiln_cuda_lower(void *dev, const kiln_plan *plan);
 void kiln_cuda_dispose(void *dev, void *exec);
 bool kiln_cuda_run(void *dev, void *exec, const kiln_binding *binding);
@@ -72,6 +73,12 @@ typedef struct kiln_cuda_exec {
     uint64_t clock;
     uint64_t strangers; /* runs up to the last one with addresses that none of `graphs` knew */
 } kiln_cuda_exec;
+
+/* Cuts the plan of an empty exec into parts, and makes their chains, with the first run: only then are there addresses.
+ * False with an error. What was made is freed either way with the third. */
+bool kiln_cuda_make_parts(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_plan *plan);
+bool kiln_cuda_make_chains(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b);
+void kiln_cuda_free_parts(kiln_cuda_exec *e);
 
 /* Whether the plan runs often enough that kernels are generated for it. */
 bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e);

@@ -1,6 +1,7 @@
 /* Which sums products can do, and the plan without them. */
 #include "device/cuda/launch/sums.h"
 #include "core/alloc.h"
+#include "core/fail.h"
 #include "device/cuda/common/depend.h"
 #include "device/cuda/gemm/epilogue.h"
 #include "device/cuda/launch/exec.h"
@@ -129,11 +130,30 @@ static bool absorb_in_parts(kiln_cuda_device *d, kiln_plan *plan, const kiln_cud
     for (int64_t i = 0; i < n; i++) {
         bool done = false;
         int32_t k = parts[i].first;
-        if (parts[i].end - k > 1 || !is_plain_sum(plan, &plan->kernels[k]))
+        if (parts[i].end - k > 1 || plan->kernels[k].choice.how || plan->kernels[k].choice.by ||
+            !is_plain_sum(plan, &plan->kernels[k]))
             continue;
         if (!absorb_one(d, plan, k, &done))
             return false;
         *absorbed += done;
+    }
+    return true;
+}
+
+/* Sums that have to be made by a product, since they were. */
+static bool absorb_chosen(kiln_cuda_device *d, kiln_plan *plan, int64_t *absorbed)
+{
+    for (int32_t k = 0; k < plan->nkernels; k++) {
+        int32_t product = plan->kernels[k].choice.by - 1;
+        int64_t of = product < 0 ? 0 : summed(&plan->kernels[product], plan->kernels[k].group);
+        bool done = false;
+        if (product < 0)
+            continue;
+        if (of && can_move(plan, k, product) && !absorb(d, plan, k, product, of, &done))
+            return false;
+        if (!done)
+            return kiln_fail(KILN_E_DEVICE, "sum", "it cannot be made along with a product, as in the step as it was");
+        ++*absorbed;
     }
     return true;
 }
@@ -143,7 +163,8 @@ bool kiln_cuda_absorb_sums(kiln_cuda_device *d, const kiln_plan *plan, kiln_plan
     int64_t count = 0;
     kiln_cuda_part *parts = kiln_alloc_zero((size_t)plan->nkernels + 1, sizeof *parts);
     *absorbed = parts ? kiln_cuda_plan_copy(plan) : NULL;
-    bool ok = *absorbed && absorb_in_parts(d, *absorbed, parts, kiln_cuda_cut(d, plan, parts), &count);
+    bool ok = *absorbed && absorb_chosen(d, *absorbed, &count) &&
+              absorb_in_parts(d, *absorbed, parts, kiln_cuda_cut(d, plan, parts), &count);
     kiln_free(parts);
     if (ok && count) {
         close_gaps(*absorbed);

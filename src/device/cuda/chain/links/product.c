@@ -51,6 +51,7 @@ static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call
     const kiln_operand workspace = {.buffer = k->workspace};
     int64_t number = l - chain->links;
     l->tensor = kiln_cuda_takes_tensor(c);
+    l->chosen = k->choice.how != 0;
     l->a_dtype = k->in[0].dtype;
     l->b_dtype = k->in[1].dtype;
     l->dtype = (uint8_t)kiln_cuda_multiplied_as(c);
