@@ -39,8 +39,8 @@ if(KILN_LTO AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_BUILD_TYPE STREQUAL
     set(kiln_together -flto=auto)
 endif()
 
-# src/device/cpu: optimised hard; *_avx2.c and *_avx512.c may use what their name says, and are only called on machines
-# that have it. Elsewhere than on x86-64 those files guard themselves and come out empty.
+# src/device/cpu: optimised hard; *_avx2.c, *_avx512.c and the like may use what their name says, and are only called on
+# machines that have it. Elsewhere than on x86-64 those files guard themselves and come out empty.
 function(kiln_cpu_flags)
     set(avx2 -mavx2 -mfma -mf16c)
     set(avx512 -mavx512f -mavx512vl -mavx512bw -mavx512dq ${avx2})
@@ -48,6 +48,8 @@ function(kiln_cpu_flags)
         # Its stack frames for finding uses after return hold vectors of 64 bytes unaligned (gcc's bug 110027).
         list(APPEND avx512 --param=asan-use-after-return=0)
     endif()
+    set(avx512bf16 -mavx512bf16 ${avx512})
+    set(amx -mamx-tile -mamx-bf16 ${avx512})
     foreach(file IN LISTS ARGN)
         if(NOT file MATCHES "/src/device/cpu/")
             # Elsewhere loops run over a tensor's few dims: preparing vectors for them costs more than they take.
@@ -55,7 +57,7 @@ function(kiln_cpu_flags)
             continue()
         endif()
         set(options "$<$<CONFIG:Release,RelWithDebInfo>:-O3;-fno-math-errno;-fno-trapping-math>")
-        if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND file MATCHES "_(avx2|avx512)\\.c$")
+        if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND file MATCHES "_(avx2|avx512|avx512bf16|amx)\\.c$")
             list(APPEND options ${${CMAKE_MATCH_1}})
         endif()
         set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${options}")

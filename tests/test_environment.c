@@ -39,7 +39,7 @@ static void test_values(void **state)
                {"KILN_EAGER=yes", "expected one of: 0 1; it is taken for 1"},
                {"KILN_TF32=off", "it is taken for 1"},
                {"KILN_RERUN=no", "expected one of: 0 1"},
-               {"KILN_ISA=avx", "plain avx2 avx512"},
+               {"KILN_ISA=avx", "plain avx2 avx512 avx512bf16 amx"},
                {"KILN_CUDA_JIT=2", "0 1 wait"},
                {"KILN_CUDA_RUNS=51", "from 1 to 50"},
                {"KILN_CUDA_MEMCHECK=2", "0 1 exact"},

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "core/half.h"
 #include "core/parallel.h"
 #include "device/cpu/gemm/gemm_plan.h"
 
@@ -48,6 +47,26 @@ static inline int64_t whole_vectors(const plan *p, int64_t cols)
     return kiln_divide_up(cols, p->real->lanes) * p->real->lanes;
 }
 
+/* ---- Packing ---- */
+
+/* Elements of k that there are from `k` on, of `steps` pairs. */
+static inline int64_t elements_there(const plan *p, int64_t k, int64_t steps)
+{
+    int64_t there = p->g->k - 2 * k;
+    return there < 0 ? 0 : kiln_least(there, 2 * steps);
+}
+
+/* Some of an operand, from (along, k) on: `steps` rows of `count` elements, filled up to `width`, to_k apart. */
+static void pack(const plan *p, char *to, int64_t to_k, const operand *o, int64_t batch, int64_t along, int64_t k,
+                 int64_t count, int64_t width, int64_t steps)
+{
+    const char *from = operand_at(p, o, batch, along, k);
+    if (p->pairs)
+        p->pairs->pack(to, to_k, from, o->along, o->k / 2, count, width, steps, elements_there(p, k, steps));
+    else
+        p->pack(to, to_k, from, o->along, o->k, count, width, steps);
+}
+
 /* ---- Packed vector operands ---- */
 
 /* A rectangle of the vector operand in packed form: step after step of k, within a step panel after panel, each panel
@@ -76,8 +95,7 @@ static void pack_panel(const plan *p, const packed *v, int64_t batch, int64_t co
     while (k < k_end) {
         int64_t step = k - (k - v->k) % p->step, steps = kiln_least(p->step, v->k_end - step);
         int64_t rows = kiln_least(k_end, step + steps) - k;
-        p->pack(packed_row(p, v, col, width, step, steps, k), width, operand_at(p, &p->vector, batch, col, k),
-                p->vector.along, p->vector.k, cols, width, rows);
+        pack(p, packed_row(p, v, col, width, step, steps, k), width, &p->vector, batch, col, k, cols, width, rows);
         k += rows;
     }
 }
@@ -134,7 +152,7 @@ static panel vector_panel(const block *b, int64_t col, int64_t k, int64_t steps)
     v.data = operand_at(p, &p->vector, b->batch, col, k), v.k = p->vector.k;
     if (p->vectors != KILN_GEMM_IN_PLACE || v.width != v.cols) {
         char *to = b->scratch + p->scalar_buffer;
-        p->pack(to, v.width, v.data, p->vector.along, p->vector.k, v.cols, v.width, steps);
+        pack(p, to, v.width, &p->vector, b->batch, col, k, v.cols, v.width, steps);
         v.data = to, v.k = v.width;
     }
     return v;
@@ -171,7 +189,8 @@ static inline void run_tile(const block *b, const scalars *s, const panel *v, in
     int64_t buffer_bytes = v->width * p->element;
     if (p->turned) {
         tile(steps, s->data, s->along, s->k, v->data, v->k, buffer, v->width, 0, soon);
-        p->real->turn(out, b->out_row, buffer, v->width, s->rows, v->cols, accumulate);
+        (p->element == 8 ? &p->kernels->f64 : &p->kernels->f32)
+            ->turn(out, b->out_row, buffer, v->width, s->rows, v->cols, accumulate);
         return;
     }
     for (int64_t r = 0; accumulate && r < s->rows; r++)
@@ -181,11 +200,19 @@ static inline void run_tile(const block *b, const scalars *s, const panel *v, in
         memcpy(out + r * bytes, buffer + r * buffer_bytes, (size_t)(v->cols * p->element));
 }
 
-/* How high the tiles of a block are: as even as can be. */
+/* How high the tiles of a block are: as even as can be, or all but the last as high as that goes. */
 static int64_t tile_height(const block *b)
 {
-    int64_t high = b->row_end - b->row;
-    return kiln_divide_up(high, kiln_divide_up(high, b->p->kernels->rows));
+    int64_t high = b->row_end - b->row, most = b->p->real->rows;
+    return b->p->row_unit > 1 ? most : kiln_divide_up(high, kiln_divide_up(high, most));
+}
+
+/* Rows of scalars that a block has packed, with those that fill up the last square. */
+static int64_t packed_rows(const block *b)
+{
+    enum { SQUARE = 16 };
+    int64_t rows = b->row_end - b->row;
+    return b->p->row_unit > 1 ? kiln_divide_up(rows, SQUARE) * SQUARE : rows;
 }
 
 /* The block's part of the scalar operand for one step of k: panel after panel of a tile's height. Where its rows lie
@@ -193,13 +220,17 @@ static int64_t tile_height(const block *b)
 static void pack_scalars(const block *b, char *to, int64_t k, int64_t steps)
 {
     const plan *p = b->p;
+    if (p->pairs && p->pairs->pack_squares) {
+        p->pairs->pack_squares(to, operand_at(p, &p->scalar, b->batch, b->row, k), p->scalar.along, p->scalar.k / 2,
+                               b->row_end - b->row, steps, elements_there(p, k, steps));
+        return;
+    }
     int64_t height = tile_height(b), piece = p->scalar.along == 1 ? SCALAR_PIECE : steps;
     for (int64_t from = 0; from < steps; from += piece)
         for (int64_t row = b->row; row < b->row_end; row += height) {
             int64_t rows = kiln_least(height, b->row_end - row);
-            p->pack(to + ((row - b->row) * steps + from * rows) * p->element, rows,
-                    operand_at(p, &p->scalar, b->batch, row, k + from), p->scalar.along, p->scalar.k, rows, rows,
-                    kiln_least(piece, steps - from));
+            pack(p, to + ((row - b->row) * steps + from * rows) * p->element, rows, &p->scalar, b->batch, row, k + from,
+                 rows, rows, kiln_least(piece, steps - from));
         }
 }
 
@@ -208,7 +239,7 @@ static void run_step(const block *b, int64_t k, int64_t steps, bool accumulate)
 {
     const plan *p = b->p;
     int64_t height = tile_height(b);
-    char *packed_scalars = b->scalars ? b->scalars + (b->row_end - b->row) * k * p->element : b->scratch;
+    char *packed_scalars = b->scalars ? b->scalars + packed_rows(b) * k * p->element : b->scratch;
     if (p->pack_scalar && !b->scalars)
         pack_scalars(b, packed_scalars, k, steps);
     panel v;
@@ -235,26 +266,24 @@ static void run_block(const block *b)
         return;
     }
     int64_t k = b->k;
+    if (p->pairs && p->pairs->begin)
+        p->pairs->begin();
     do { /* once even when there is nothing to sum, to make C zero */
         int64_t steps = kiln_least(p->step, b->k_end - k);
         run_step(b, k, steps, b->accumulate || k > b->k);
         k += steps;
     } while (k < b->k_end);
+    if (p->pairs && p->pairs->end)
+        p->pairs->end();
 }
 
 /* Rounds a finished f32 block through f16 or bf16 into C, so that block and C agree. */
-static void store_halves(const kiln_gemm *g, char *c_, float *from, int64_t from_row, int64_t rows, int64_t cols)
+static void store_halves(const plan *p, char *c_, float *from, int64_t from_row, int64_t rows, int64_t cols)
 {
     uint16_t *c = (uint16_t *)c_;
-    for (int64_t i = 0; i < rows; i++, c += g->c_row, from += from_row) {
-        if (g->dtype == KILN_F16) {
-            for (int64_t j = 0; j < cols; j++)
-                c[j] = kiln_f32_to_f16(from[j]), from[j] = kiln_f16_to_f32(c[j]);
-        } else {
-            for (int64_t j = 0; j < cols; j++)
-                c[j] = kiln_f32_to_bf16(from[j]), from[j] = kiln_bf16_to_f32(c[j]);
-        }
-    }
+    kiln_gemm_narrow *narrow = p->g->dtype == KILN_F16 ? p->kernels->narrow_f16 : p->kernels->narrow_bf16;
+    for (int64_t i = 0; i < rows; i++, c += p->g->c_row, from += from_row)
+        narrow(c, from, cols);
 }
 
 /* Stores a finished block of C and calls the epilogue. Rows and columns are C's. */
@@ -265,7 +294,7 @@ static void finish_block(const plan *p, int64_t batch, int64_t row, int64_t col,
     if (g->store) {
         char *c = (char *)g->c + (batch * g->c_batch + row * g->c_row + col) * p->source;
         if (p->source != p->element)
-            store_halves(g, c, (float *)out, out_row, rows, cols);
+            store_halves(p, c, (float *)out, out_row, rows, cols);
         for (int64_t i = 0; p->source == p->element && c != out && i < rows; i++)
             memcpy(c + i * g->c_row * p->element, out + i * out_row * p->element, (size_t)(cols * p->element));
     }
@@ -291,8 +320,8 @@ static block task_block(const pass *s, int64_t task, int worker)
     int64_t rb = task % p->row_blocks, cb = task / p->row_blocks % s->col_blocks + s->first_col_block;
     block b = {.p = p, .k = s->k, .k_end = s->k_end};
     b.batch = s->batch + task / p->row_blocks / s->col_blocks;
-    b.row = block_start(p->rows, p->row_blocks, rb, 1);
-    b.row_end = block_start(p->rows, p->row_blocks, rb + 1, 1);
+    b.row = block_start(p->rows, p->row_blocks, rb, p->row_unit);
+    b.row_end = block_start(p->rows, p->row_blocks, rb + 1, p->row_unit);
     b.col = block_start(p->cols, p->col_blocks, cb, p->width);
     b.col_end = block_start(p->cols, p->col_blocks, cb + 1, p->width);
     b.accumulate = s->k > 0;
@@ -355,7 +384,7 @@ static void scalar_task(void *context, int64_t task, int worker)
     const plan *p = s->plan;
     block b = task_block(s, task % p->row_blocks, worker);
     int64_t k = task / p->row_blocks * p->step;
-    pack_scalars(&b, b.scalars + (b.row_end - b.row) * k * p->element, k, kiln_least(p->step, p->k - k));
+    pack_scalars(&b, b.scalars + packed_rows(&b) * k * p->element, k, kiln_least(p->step, p->k - k));
 }
 
 /* Multiplies some columns of some batches, packing the vector operand first where all tasks share it. */
@@ -412,8 +441,9 @@ static void split_task(void *context, int64_t task, int worker)
     const plan *p = s->plan;
     int64_t split = task % p->splits;
     block b = task_block(s, task / p->splits, worker);
-    b.k = p->k * split / p->splits;
-    b.k_end = p->k * (split + 1) / p->splits;
+    int64_t unit = p->pairs ? p->pairs->unit : 1, units = p->k / unit;
+    b.k = units * split / p->splits * unit;
+    b.k_end = units * (split + 1) / p->splits * unit;
     b.out_row = p->g->n;
     b.out =
         partial(s, b.batch, split) + (p->turned ? b.col * b.out_row + b.row : b.row * b.out_row + b.col) * p->element;

@@ -1,6 +1,6 @@
 /* The inner loops of matrix multiplication, written once for every instruction set and both computing types.
  *
- * The first part is the table that gemm.c sees. The second is a template: an instruction set's file defines
+ * The first part is the tables that gemm.c sees. The second is a template: an instruction set's file defines
  * KILN_GEMM_REAL and its companions and includes this header once for f32 and once for f64.
  *
  * A tile of C is `rows` × `vectors` accumulators. The operand along its rows is broadcast (the scalar operand), the one
@@ -12,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KILN_GEMM_MAX_ROWS 12
+#define KILN_GEMM_MAX_ROWS 12 /* of tiles in registers */
+#define KILN_GEMM_TALLEST  32 /* of any */
 #define KILN_GEMM_VECTORS  2  /* vectors across a full tile */
 #define KILN_GEMM_STRIP    16 /* vectors across a strip: one row, for vector × matrix */
 
@@ -38,23 +39,53 @@ typedef void kiln_gemm_dot(int64_t rows, int64_t cols, int64_t k, const void *a,
                            int64_t b_col, void *c, int64_t c_row);
 
 typedef struct kiln_gemm_real {
-    int lanes;                                                      /* elements in a vector */
-    kiln_gemm_tile *tile[2][KILN_GEMM_VECTORS][KILN_GEMM_MAX_ROWS]; /* [s_row is 1][vectors - 1][rows - 1] */
-    kiln_gemm_tile *strip;                                          /* a tile of one row */
+    int lanes;                                                     /* elements in a vector */
+    int rows;                                                      /* of the tallest tile */
+    kiln_gemm_tile *tile[2][KILN_GEMM_VECTORS][KILN_GEMM_TALLEST]; /* [s_row is 1][vectors - 1][rows - 1] */
+    kiln_gemm_tile *strip;                                         /* a tile of one row */
     kiln_gemm_turn *turn;
     kiln_gemm_dot *dot;
 } kiln_gemm_real;
 
+/* to[i] = from[i], rounded to bf16, and from[i] as well. */
+typedef void kiln_gemm_narrow(uint16_t *to, float *from, int64_t count);
+
 typedef struct kiln_gemm_kernels {
-    int rows; /* of the tallest tile */
     kiln_gemm_real f32, f64;
     kiln_gemm_pack *pack_f32, *pack_f64, *pack_f16, *pack_bf16;
+    kiln_gemm_narrow *narrow_f16, *narrow_bf16;
 } kiln_gemm_kernels;
 
 /* NULL where the compiler's target has no such instructions. */
 extern const kiln_gemm_kernels *const kiln_gemm_avx512;
 extern const kiln_gemm_kernels *const kiln_gemm_avx2;
 extern const kiln_gemm_kernels *const kiln_gemm_plain;
+
+/* Products of bf16 on processors that multiply pairs of them. While computing, an element is a pair: neighbours along
+ * k, in 32 bits, the first one in the lower half. So k counts pairs, and all else is as in f32, in which sums are.
+ *
+ * to[p * to_k + i] = elements 2p and 2p+1 of from[i * from_i + … * from_k] for i < count, p < k; zero for count ≤ i <
+ * width, and for elements of k from `there` on. */
+typedef void kiln_gemm_pack_pairs(void *to, int64_t to_k, const void *from, int64_t from_i, int64_t from_k,
+                                  int64_t count, int64_t width, int64_t k, int64_t there);
+
+/* The same for scalar operands of tiles that load squares of 16 rows by 16 pairs: square after square along k, then the
+ * next 16 rows; the last ones' squares are only as full as there are rows. k is a multiple of 16. */
+typedef void kiln_gemm_pack_squares(void *to, const void *from, int64_t from_i, int64_t from_k, int64_t rows, int64_t k,
+                                    int64_t there);
+
+typedef struct kiln_gemm_pairs {
+    kiln_gemm_real real;
+    kiln_gemm_pack_pairs *pack;
+    kiln_gemm_pack_squares *pack_squares; /* NULL: scalars are packed as vectors are */
+    int64_t unit;                      /* pairs that a tile takes at a time; k is filled up with zeros to whole ones */
+    double cycles;                     /* that a row, a vector and a pair take, about; 1 for AVX-512 in f32 */
+    void (*begin)(void), (*end)(void); /* around the tiles of a task, on its thread; NULL: nothing to do */
+} kiln_gemm_pairs;
+
+/* NULL where the compiler knows no such instructions. */
+extern const kiln_gemm_pairs *const kiln_gemm_avx512_bf16;
+extern const kiln_gemm_pairs *const kiln_gemm_amx;
 
 #ifdef __clang__
 #define KILN_GEMM_UNROLL _Pragma("unroll")
@@ -77,9 +108,9 @@ extern const kiln_gemm_kernels *const kiln_gemm_plain;
 #define KILN_GEMM_ENTRY_F64_FAR_2(rows)             KILN_GEMM_ENTRY_(rows, 2, 0, f64)
 
 /* The table of the including file; KILN_GEMM_ROWS(X) lists X(1) X(2) … up to the tallest tile. */
-#define KILN_GEMM_REAL_TABLE(lanes_, Real, real)                                                                       \
+#define KILN_GEMM_REAL_TABLE(rows_, lanes_, Real, real)                                                                \
     {                                                                                                                  \
-        .lanes = lanes_,                                                                                               \
+        .lanes = lanes_, .rows = rows_,                                                                                \
         .tile = {{{KILN_GEMM_ROWS(KILN_GEMM_ENTRY_##Real##_FAR_1)}, {KILN_GEMM_ROWS(KILN_GEMM_ENTRY_##Real##_FAR_2)}}, \
                  {{KILN_GEMM_ROWS(KILN_GEMM_ENTRY_##Real##_NEAR_1)},                                                   \
                   {KILN_GEMM_ROWS(KILN_GEMM_ENTRY_##Real##_NEAR_2)}}},                                                 \
@@ -87,15 +118,16 @@ extern const kiln_gemm_kernels *const kiln_gemm_plain;
     }
 #define KILN_GEMM_TABLE(rows_, bytes)                                                                                  \
     {                                                                                                                  \
-        .rows = rows_, .f32 = KILN_GEMM_REAL_TABLE((bytes) / 4, F32, f32),                                             \
-        .f64 = KILN_GEMM_REAL_TABLE((bytes) / 8, F64, f64), .pack_f32 = pack_f32, .pack_f64 = pack_f64,                \
-        .pack_f16 = pack_f16, .pack_bf16 = pack_bf16,                                                                  \
+        .f32 = KILN_GEMM_REAL_TABLE(rows_, (bytes) / 4, F32, f32),                                                     \
+        .f64 = KILN_GEMM_REAL_TABLE(rows_, (bytes) / 8, F64, f64), .pack_f32 = pack_f32, .pack_f64 = pack_f64,         \
+        .pack_f16 = pack_f16, .pack_bf16 = pack_bf16, .narrow_f16 = narrow_f16, .narrow_bf16 = narrow_bf16,            \
     }
 
 #endif
 
 /* ---- The template. Needs KILN_GEMM_REAL (float or double), KILN_GEMM_NAME(x) (x_f32 or x_f64), KILN_GEMM_BYTES (of a
- * vector), KILN_GEMM_FMA(a, b, c) = a · b + c on vectors, KILN_GEMM_ROWS(X). */
+ * vector), KILN_GEMM_FMA(a, b, c) = a · b + c on vectors, KILN_GEMM_ROWS(X). With KILN_GEMM_PAIRS floats are the bits
+ * of pairs of bf16, and there are no packing and no dot products. */
 #ifdef KILN_GEMM_REAL
 
 #include <string.h>
@@ -117,6 +149,22 @@ typedef REAL VEC __attribute__((vector_size(KILN_GEMM_BYTES)));
 typedef REAL VECU __attribute__((vector_size(KILN_GEMM_BYTES), aligned(sizeof(REAL)), may_alias));
 typedef REAL QUAD __attribute__((vector_size(4 * sizeof(REAL))));
 typedef REAL QUADU __attribute__((vector_size(4 * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+
+/* What lies at p in all lanes. */
+#ifdef KILN_GEMM_PAIRS
+KILN_GEMM_INLINE VEC NAME(splat)(const REAL *p)
+{
+    typedef int32_t bits __attribute__((vector_size(KILN_GEMM_BYTES)));
+    int32_t pair; /* which need not be a number */
+    memcpy(&pair, p, sizeof pair);
+    return (VEC)(pair - (bits){0});
+}
+#else
+KILN_GEMM_INLINE VEC NAME(splat)(const REAL *p)
+{
+    return *p - (VEC){0};
+}
+#endif
 
 /* The same address, of which the compiler knows nothing: else it would work out the addresses of all rows before the
  * loop over k, and spill them. */
@@ -153,7 +201,7 @@ KILN_GEMM_INLINE void NAME(tile)(const int rows, const int vectors, const int ne
                 across[j] = LOAD(v + j * LANES);
             KILN_GEMM_UNROLL
             for (int i = 0; i < rows; i++) {
-                VEC down = group[i / group_rows][near ? i : i % group_rows * s_row] - (VEC){0};
+                VEC down = NAME(splat)(group[i / group_rows] + (near ? i : i % group_rows * s_row));
                 KILN_GEMM_UNROLL
                 for (int j = 0; j < vectors; j++)
                     sum[i][j] = KILN_GEMM_FMA(down, across[j], sum[i][j]);
@@ -232,6 +280,8 @@ static void NAME(turn)(void *to_, int64_t to_row, const void *from_, int64_t fro
             to[j * to_row + i] = (accumulate ? to[j * to_row + i] : 0) + from[i * from_row + j];
     }
 }
+
+#ifndef KILN_GEMM_PAIRS
 
 /* A packing routine for one source type: three loops for three layouts, since nearly all the time of a thin product
  * can go into packing. */
@@ -381,6 +431,16 @@ static void NAME(dot)(int64_t rows, int64_t cols, int64_t k, const void *a_, int
     ((QUAD){kiln_bf16_to_f32((p)[0]), kiln_bf16_to_f32((p)[1]), kiln_bf16_to_f32((p)[2]), kiln_bf16_to_f32((p)[3])})
 PACK(pack_f16, uint16_t, kiln_f16_to_f32, F16_QUAD)
 PACK(pack_bf16, uint16_t, kiln_bf16_to_f32, BF16_QUAD)
+
+#define NARROW(half)                                                                                                   \
+    static void narrow_##half(uint16_t *to, float *from, int64_t count)                                                \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < count; i++)                                                                            \
+            to[i] = kiln_f32_to_##half(from[i]), from[i] = kiln_##half##_to_f32(to[i]);                                \
+    }
+NARROW(f16)
+NARROW(bf16)
+#undef NARROW
 #undef F16_QUAD
 #undef BF16_QUAD
 #endif
@@ -389,6 +449,7 @@ PACK(NAME(pack), REAL, SAME, LOAD_QUAD)
 #undef SAME
 #undef PACK
 #undef PACK_
+#endif
 #undef TILES
 #undef TILE
 #undef REAL
@@ -403,6 +464,7 @@ PACK(NAME(pack), REAL, SAME, LOAD_QUAD)
 #undef DOT_COLS
 #undef LOAD
 #undef LOAD_QUAD
+#undef KILN_GEMM_PAIRS
 #undef KILN_GEMM_HALVES
 #undef KILN_GEMM_REAL
 #undef KILN_GEMM_NAME

@@ -33,6 +33,7 @@ enum {
     SPLIT_K = 256,                  /* … into parts of at least this much */
     DOT_SIDE = 16,                  /* the shorter side of C up to which dot products are considered */
 };
+#define QUICKEST 0.25 /* times what they take in f32: packing and what is done with the result take their time */
 
 typedef kiln_gemm_operand operand;
 typedef kiln_gemm_plan plan;
@@ -50,6 +51,15 @@ static inline size_t aligned(int64_t bytes)
 static const kiln_gemm_kernels *kernels(void)
 {
     return kiln_isa_pick(kiln_gemm_plain, kiln_gemm_avx2, kiln_gemm_avx512);
+}
+
+/* What multiplies pairs of bf16; NULL: nothing does. */
+static const kiln_gemm_pairs *pairs(void)
+{
+    kiln_isa isa = kiln_isa_best();
+    return isa == KILN_ISA_AMX && kiln_gemm_amx ? kiln_gemm_amx
+           : isa >= KILN_ISA_AVX512_BF16        ? kiln_gemm_avx512_bf16
+                                                : NULL;
 }
 
 /* Whether a vector operand is better packed: it must be where vectors cannot be loaded from it, and it pays where many
@@ -70,6 +80,8 @@ static double cost(const plan *p, const operand *v, int64_t rows, int64_t cols, 
         (double)kiln_least(rows, 4) * (double)kiln_least(kiln_divide_up(cols, (int64_t)lanes), KILN_GEMM_VECTORS);
     double stall = chains < 4 ? 4 / chains : 1; /* a chain waits four cycles for its last sum */
     double cycles = (double)rows * (double)kiln_divide_up(cols, (int64_t)lanes) * k * stall;
+    if (p->pairs)
+        cycles *= p->pairs->cycles;
     if (must_pack(p, v, rows))
         cycles += (double)cols * k * (v->along == 1 ? 0.15 : v->k == 1 ? 0.35 : 1.0);
     return cycles + (turned ? 0.4 * (double)rows * (double)cols : 0);
@@ -97,7 +109,7 @@ static void choose_orientation(plan *p, operand a, operand b)
  * C is cut. */
 static void prefer_whole_rows(plan *p, int64_t wanted)
 {
-    int64_t tall = p->kernels->rows, most_blocks = kiln_divide_up(p->rows, tall);
+    int64_t tall = p->real->rows, most_blocks = kiln_divide_up(p->rows, tall);
     if (p->turned || p->dot || p->strips || p->cols * p->k > WHOLE_ROW_ELEMENTS ||
         p->g->batch * most_blocks < kiln_least(wanted, 8))
         return;
@@ -108,8 +120,10 @@ static void prefer_whole_rows(plan *p, int64_t wanted)
 /* Cuts C into tasks: large enough to be worth one, and many enough to keep threads busy. */
 static void choose_blocks(plan *p)
 {
-    int64_t tall = p->kernels->rows;
+    int64_t tall = p->real->rows;
     double work = (double)p->g->batch * (double)p->rows * (double)p->cols * (double)p->k;
+    if (p->pairs)
+        work *= p->pairs->cycles < QUICKEST ? QUICKEST : p->pairs->cycles;
     int64_t wanted = work > (double)TASKS * TASK_WORK ? TASKS : most(1, (int64_t)work / TASK_WORK);
     p->row_blocks = kiln_divide_up(p->rows, BLOCK_ROWS);
     p->col_blocks = kiln_divide_up(p->cols, p->strips ? STRIP_COLS : BLOCK_COLS);
@@ -168,9 +182,9 @@ static void choose_packing(plan *p)
 static void measure_workspace(plan *p)
 {
     const kiln_gemm *g = p->g;
-    int64_t block_rows = kiln_divide_up(p->rows, p->row_blocks);
+    int64_t block_rows = kiln_divide_up(kiln_divide_up(p->rows, p->row_unit), p->row_blocks) * p->row_unit;
     int64_t block_cols = kiln_divide_up(kiln_divide_up(p->cols, p->width), p->col_blocks) * p->width;
-    int64_t steps = kiln_least(p->step, p->k), full_tile = p->kernels->rows * p->width;
+    int64_t steps = kiln_least(p->step, p->k), full_tile = p->real->rows * p->width;
     p->direct = g->store && p->source == p->element;
     if (p->vectors == KILN_GEMM_PACKED_FOR_ALL)
         p->shared = aligned(kiln_least(p->shared_cols * block_cols, kiln_divide_up(p->cols, p->width) * p->width) *
@@ -180,7 +194,7 @@ static void measure_workspace(plan *p)
     else if (!p->direct && p->shared_k < p->k)
         p->sums = aligned(g->m * g->n * p->element);
     if (p->share_scalar)
-        p->scalars = aligned(p->rows * p->k * p->element);
+        p->scalars = aligned(kiln_divide_up(p->rows, p->row_unit) * p->row_unit * p->k * p->element);
     else if (p->pack_scalar)
         p->scalar_buffer = aligned(block_rows * steps * p->element);
     if (!p->dot)
@@ -192,9 +206,26 @@ static void measure_workspace(plan *p)
         p->block_buffer = aligned(block_rows * block_cols * p->element);
 }
 
+/* Counts k in pairs, filled up to what a tile takes at a time. */
+static void take_pairs(plan *p)
+{
+    const int64_t unit = p->pairs->unit;
+    p->real = &p->pairs->real;
+    p->k = kiln_divide_up(kiln_divide_up(p->k, 2), unit) * unit;
+    if (p->pairs->pack_squares)
+        p->row_unit = p->real->rows;
+}
+
+/* So many of k at a time, all but the last ones equal. */
+static int64_t step_of(const plan *p, int64_t most_of_k)
+{
+    const int64_t unit = p->pairs ? p->pairs->unit : 1, k = most(p->k, 1);
+    return kiln_divide_up(kiln_divide_up(k, kiln_divide_up(k, most_of_k)), unit) * unit;
+}
+
 plan kiln_gemm_plan_of(const kiln_gemm *g)
 {
-    plan p = {.g = g, .kernels = kernels(), .k = g->k};
+    plan p = {.g = g, .kernels = kernels(), .k = g->k, .row_unit = 1};
     bool f64 = g->dtype == KILN_F64, half = g->dtype == KILN_F16 || g->dtype == KILN_BF16;
     p.real = f64 ? &p.kernels->f64 : &p.kernels->f32;
     p.element = f64 ? 8 : 4;
@@ -203,14 +234,17 @@ plan kiln_gemm_plan_of(const kiln_gemm *g)
              : g->dtype == KILN_F16  ? p.kernels->pack_f16
              : g->dtype == KILN_BF16 ? p.kernels->pack_bf16
                                      : p.kernels->pack_f32;
+    p.pairs = g->dtype == KILN_BF16 ? pairs() : NULL;
+    if (p.pairs)
+        take_pairs(&p);
+    const int64_t each = p.pairs ? 2 : 1;
     p.width = p.real->lanes * KILN_GEMM_VECTORS;
-    choose_orientation(&p, (operand){g->a, g->a_batch, g->a_row, g->a_col},
-                       (operand){g->b, g->b_batch, g->b_col, g->b_row});
+    choose_orientation(&p, (operand){g->a, g->a_batch, g->a_row, each * g->a_col},
+                       (operand){g->b, g->b_batch, g->b_col, each * g->b_row});
     p.strips = p.rows == 1 && !p.dot && !must_pack(&p, &p.vector, 1);
     if (p.strips)
         p.width = p.real->lanes * KILN_GEMM_STRIP;
-    int64_t k = most(p.k, 1);
-    p.step = p.dot ? k : kiln_divide_up(k, kiln_divide_up(k, p.strips ? STRIP_STEP_K : STEP_K));
+    p.step = p.dot ? most(p.k, 1) : step_of(&p, p.strips ? STRIP_STEP_K : STEP_K);
     choose_blocks(&p);
     choose_packing(&p);
     measure_workspace(&p);

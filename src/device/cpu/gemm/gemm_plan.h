@@ -12,7 +12,7 @@ enum { KILN_GEMM_ALIGNMENT = 64 }; /* of everything in the workspace */
 typedef struct kiln_gemm_operand {
     const char *data;
     const int64_t *batch; /* offsets of the matrices, or NULL */
-    int64_t along, k;     /* strides in elements along C's rows or columns, and along k */
+    int64_t along, k;     /* strides in elements along C's rows or columns, and along k (from pair to pair) */
 } kiln_gemm_operand;
 
 /* How vectors are loaded from the vector operand. BY_WORKER: each worker packs all of one matrix, and keeps it for its
@@ -29,15 +29,17 @@ typedef struct kiln_gemm_plan {
     const kiln_gemm_kernels *kernels;
     const kiln_gemm_real *real;
     kiln_gemm_pack *pack;
-    int64_t source, element; /* bytes of an element of A and B, and of one while computing */
+    const kiln_gemm_pairs *pairs; /* NULL: elements are multiplied one by one */
+    int64_t source, element;      /* bytes of an element of A and B, and of one while computing */
     kiln_gemm_operand scalar, vector;
-    int64_t rows, cols, k; /* of the product as computed: C's or Cᵀ's */
+    int64_t rows, cols, k; /* of the product as computed: C's or Cᵀ's; k counts pairs where these are multiplied */
     bool turned, dot, strips;
     bool pack_scalar, share_scalar; /* by each task, or once for all of them */
     kiln_gemm_vectors vectors;
     bool direct;                    /* tiles are summed in C itself */
     int64_t width;                  /* columns of a full tile */
     int64_t step;                   /* of k */
+    int64_t row_unit;               /* blocks begin at multiples of so many rows */
     int64_t row_blocks, col_blocks; /* of one matrix */
     int64_t splits;                 /* partial products along k */
     int64_t shared_cols, shared_k;  /* columns (in blocks) and k that are packed for all tasks at once */

@@ -32,7 +32,7 @@ static kiln_attention measure(const kiln_cpu_call *c, bool backward)
                         .e = q->shape[n - 1],
                         .s = v->shape[n - 2],
                         .ev = v->shape[n - 1],
-                        .tall = gemm->rows,
+                        .tall = gemm->f32.rows,
                         .causal = c->ints[0] != 0};
     int64_t lanes = a.gemm->lanes;
     a.panel = lanes * KILN_GEMM_VECTORS;

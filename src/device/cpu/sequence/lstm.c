@@ -45,8 +45,8 @@ static lstm measure(const kiln_cpu_call *c)
               .t = shape[0],
               .n = shape[1],
               .h = shape[2] / 4,
-              .tall = gemm->rows,
-              .block_rows = gemm->rows * BLOCK_TILES,
+              .tall = gemm->f32.rows,
+              .block_rows = gemm->f32.rows * BLOCK_TILES,
               .packed = c->workspace};
     size_t element = kiln_dtype_size(c->in[0].dtype);
     p.block = p.gemm->lanes * KILN_GEMM_VECTORS;
