@@ -79,11 +79,12 @@ static bool call(const run *r, placed_operand *in, kiln_tensor **outs)
     return kiln_op_call(r->c->op, tensors, r->c->nin, &r->attrs, outs);
 }
 
-/* How often a 16-bit result may be rounded: everything before the result is computed in f32, but for what other devices
- * have no kernels for. */
+/* How often a 16-bit result may be rounded: everything before the result is computed in f32, but for states that are
+ * handed on from step to step, and what other devices have no kernels for. */
 static int roundings(const run *r, const ref_entry *entry)
 {
-    return has_cpu_bits(r->device) ? 1 : (int)ceil(4 * fmax(entry->loose, 1));
+    bool handed_on = !strncmp(r->c->op->name, "lstm", 4);
+    return has_cpu_bits(r->device) && !handed_on ? 1 : (int)ceil(4 * fmax(entry->loose, 1));
 }
 
 /* Reads the results; checks kind, values (against `want`, unless it is NULL) and place. */

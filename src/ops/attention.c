@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/counts.h"
-#include "ops/op.h"
+#include "ops/widen.h"
 
 extern const kiln_op kiln_op_dropout, kiln_op_attention_grad;
 
@@ -36,7 +36,7 @@ static kiln_tensor *scores_of(kiln_tensor *q, kiln_tensor *k, double scale, bool
 /* ---- attention ---- */
 
 /* q [..., L, E], k [..., S, E], v [..., S, Ev], all with the same batch dims and S > 0 -> y [..., L, Ev] and the
- * logarithms of the softmax's denominators [..., L], which the gradient starts from. */
+ * logarithms of the softmax's denominators [..., L], which the gradient starts from; these in f32 where q is half. */
 static bool attention_infer(kiln_call *c)
 {
     const kiln_tensor *q = c->in[0], *k = c->in[1], *v = c->in[2];
@@ -55,7 +55,7 @@ static bool attention_infer(kiln_call *c)
     kiln_desc_like(&c->out[0], q);
     c->out[0].shape[n + 1] = v->shape[n + 1];
     kiln_desc_set(&c->out[0], (kiln_dtype)q->dtype, q->ndim, c->out[0].shape);
-    kiln_desc_set(&c->out[1], (kiln_dtype)q->dtype, n + 1, q->shape);
+    kiln_desc_set(&c->out[1], kiln_wide((kiln_dtype)q->dtype), n + 1, q->shape);
     return true;
 }
 
@@ -97,7 +97,7 @@ const kiln_op kiln_op_attention = {
     .name = "attention",
     .attrs = "causal | scale",
     .cls = KILN_CLASS_ATTENTION,
-    .dtypes = 1 << KILN_F32 | 1 << KILN_F64,
+    .dtypes = KILN_T_FLOATS,
     .min_in = 3,
     .max_in = 3,
     .nout = 2,
@@ -177,10 +177,12 @@ static kiln_tensor *joined(kiln_tensor *a, kiln_tensor *b)
  */
 static bool attention_grad_rule(kiln_grad_call *g)
 {
-    kiln_tensor *in[7] = {NULL}, *uq = g->gout[0], *uk = g->gout[1], *uv = g->gout[2];
-    memcpy(in, g->in, (size_t)g->nin * sizeof *in);
+    kiln_tensor *in[7] = {NULL}, *uq = kiln_widen(g->gout[0]), *uk = kiln_widen(g->gout[1]);
+    kiln_tensor *uv = kiln_widen(g->gout[2]);
     double scale = g->attrs->f[0];
     uint64_t failures = kiln_fail_count();
+    for (int i = 0; i < g->nin; i++)
+        in[i] = kiln_widen(g->in[i]);
     kiln_tensor *gd = NULL, *gp = NULL, *d = NULL;
     parts x = parts_of(in, g->attrs);
     if (uq || uk) {
@@ -209,6 +211,9 @@ static bool attention_grad_rule(kiln_grad_call *g)
         if (in[GLSE])
             g->gin[GLSE] = kiln_squeeze(along, -1);
     }
+    for (int i = 0; i < g->nin; i++)
+        if (g->gin[i] && g->in[i])
+            g->gin[i] = kiln_cast(g->gin[i], (kiln_dtype)g->in[i]->dtype);
     return kiln_fail_count() == failures;
 }
 
@@ -216,7 +221,7 @@ const kiln_op kiln_op_attention_grad = {
     .name = "attention_grad",
     .attrs = "causal | scale",
     .cls = KILN_CLASS_ATTENTION,
-    .dtypes = 1 << KILN_F32 | 1 << KILN_F64,
+    .dtypes = KILN_T_FLOATS,
     .min_in = 6,
     .max_in = 7,
     .nout = 3,
@@ -224,12 +229,12 @@ const kiln_op kiln_op_attention_grad = {
     .compose = attention_grad_compose,
     .grad = attention_grad_rule,
     .flops = attention_grad_flops,
-    .cases = KILN_CASES{"x[3,4] x[5,4] x[5,2] x[3,2] x[3] x[3,2] x[3] | 0 | 0.5",
-                        "x[2,3,4] x[2,3,4] x[2,3,4] x[2,3,4] x[2,3] x[2,3,4] - | 1 | 0.5",
-                        "x[2,7,3] x[2,4,3] x[2,4,5] x[2,7,5] x[2,7] x[2,7,5] - | 1 | -0.3",
-                        "x[1,3,2] x[1,6,2] x[1,6,3] x[1,3,3] x[1,3] x[1,3,3] x[1,3] | 1 | 0.3",
-                        "x[0,3,4] x[0,3,4] x[0,3,4] x[0,3,4] x[0,3] x[0,3,4] - | 1 | 1",
-                        "x[2,0,4] x[2,3,4] x[2,3,4] x[2,0,4] x[2,0] x[2,0,4] - | 0 | 1", NULL},
+    .cases = KILN_CASES{"x[3,4] x[5,4] x[5,2] x[3,2] s[3] x[3,2] s[3] | 0 | 0.5",
+                        "x[2,3,4] x[2,3,4] x[2,3,4] x[2,3,4] s[2,3] x[2,3,4] - | 1 | 0.5",
+                        "x[2,7,3] x[2,4,3] x[2,4,5] x[2,7,5] s[2,7] x[2,7,5] - | 1 | -0.3",
+                        "x[1,3,2] x[1,6,2] x[1,6,3] x[1,3,3] s[1,3] x[1,3,3] s[1,3] | 1 | 0.3",
+                        "x[0,3,4] x[0,3,4] x[0,3,4] x[0,3,4] s[0,3] x[0,3,4] - | 1 | 1",
+                        "x[2,0,4] x[2,3,4] x[2,3,4] x[2,0,4] s[2,0] x[2,0,4] - | 0 | 1", NULL},
 };
 
 /* ---- scaled_dot_product_attention ---- */
@@ -336,10 +341,12 @@ static bool sdpa_compose(kiln_call *c, kiln_tensor **out)
         out[0] = outs[0];
         return ok;
     }
+    q = kiln_widen(q);
+    k = kiln_widen(k);
     kiln_tensor *weights = attention_weights(c, scores_of(q, k, c->attrs.f[SCALE], c->attrs.i[CAUSAL]));
     if (c->attrs.i[DROPOUT])
         weights = KILN_OP(dropout, KILN_IN(weights), KILN_F(c->attrs.f[DROPOUT_P]));
-    out[0] = kiln_matmul(weights, v);
+    out[0] = kiln_cast(kiln_matmul(weights, kiln_widen(v)), c->out[0].dtype);
     return out[0] != NULL;
 }
 
@@ -349,6 +356,8 @@ const kiln_op kiln_op_scaled_dot_product_attention = {
     .cls = KILN_CLASS_COMPOSITE,
     .autocast = KILN_CAST_LOWER,
     .dtypes = KILN_T_FLOATS,
+    .keeps_half = true,
+    .heart = &kiln_op_attention,
     .min_in = 3,
     .max_in = 4,
     .infer = sdpa_infer,

@@ -1,6 +1,8 @@
 /* Gradients of operations that are themselves gradients: rather than by a rule of their own, by writing the operation
- * down with others and differentiating that. Slower than a rule, and always right; second derivatives are rare. */
+ * down with others and differentiating that, in f32 where operands are of 16 bits. Slower than a rule, and always
+ * right; second derivatives are rare. */
 #include "ops/helpers.h"
+#include "ops/widen.h"
 
 /* A window onto the same value: the walk stops there and does not go on to what the value was computed from. */
 static kiln_tensor *window_on(kiln_tensor *t)
@@ -15,7 +17,7 @@ static bool differentiate(kiln_grad_call *g, kiln_tensor **in, kiln_tensor *cons
     if (!g->op->infer(&c) || !g->op->compose(&c, out))
         return false;
     for (int j = 0; j < g->nout; j++) {
-        kiln_tensor *term = g->gout[j] ? kiln_sum_all(kiln_mul(out[j], g->gout[j])) : NULL;
+        kiln_tensor *term = g->gout[j] ? kiln_sum_all(kiln_mul(out[j], kiln_widen(g->gout[j]))) : NULL;
         if (g->gout[j] && !(sum = sum ? kiln_add(sum, term) : term))
             return false;
     }
@@ -32,6 +34,7 @@ bool kiln_grad_by_composition(kiln_grad_call *g)
         in[i] = g->in[i];
         if (g->need[i])
             ok = (wanted[n++] = in[i] = window_on(g->in[i])) != NULL;
+        in[i] = kiln_widen(in[i]);
     }
     ok = ok && (n == 0 || differentiate(g, in, wanted, n, grads));
     kiln_grad_scope_leave(&scope);

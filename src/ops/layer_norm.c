@@ -37,7 +37,7 @@ static bool layer_norm_rows_infer(kiln_call *c)
         !row_shape_fits(c, 1, n) || !row_shape_fits(c, 2, n))
         return false;
     kiln_desc_like(&c->out[0], x);
-    kiln_desc_set(&c->out[1], kiln_is_half(x->dtype) ? KILN_F32 : (kiln_dtype)x->dtype, x->ndim - n, x->shape);
+    kiln_desc_set(&c->out[1], kiln_wide((kiln_dtype)x->dtype), x->ndim - n, x->shape);
     c->out[2] = c->out[1];
     return true;
 }
@@ -60,8 +60,11 @@ static bool layer_norm_rows_compose(kiln_call *c, kiln_tensor **out)
  */
 static kiln_tensor *add_figures(kiln_grad_call *g, kiln_tensor *gx)
 {
+    if (!g->gout[1] && !g->gout[2])
+        return gx;
     int n = (int)g->attrs->i[0];
     kiln_tensor *x = kiln_widen(g->in[0]);
+    gx = kiln_widen(gx);
     double row = (double)kiln_count(n, x->shape + x->ndim - n);
     if (g->gout[1])
         gx = kiln_add(gx, kiln_div_scalar(beside_rows(g->gout[1], n), row));
@@ -77,13 +80,12 @@ static bool layer_norm_rows_rule(kiln_grad_call *g)
 {
     kiln_dtype dtype = (kiln_dtype)g->in[0]->dtype;
     kiln_tensor *outs[KILN_MAX_OUTPUTS], *gy = g->gout[0] ? g->gout[0] : kiln_zeros_like(g->out[0]);
-    kiln_tensor *weight = kiln_widen(g->nin > 1 ? g->in[1] : NULL);
-    kiln_tensor *in[] = {kiln_widen(g->in[0]), g->out[1], g->out[2], kiln_widen(gy), weight};
+    kiln_tensor *in[] = {g->in[0], g->out[1], g->out[2], gy, g->nin > 1 ? g->in[1] : NULL};
     if (!kiln_op_call(&kiln_op_layer_norm_rows_grad, in, 5, KILN_I(g->attrs->i[0]), outs))
         return false;
     g->gin[0] = kiln_cast(add_figures(g, outs[0]), dtype);
-    g->gin[1] = kiln_cast(outs[1], dtype);
-    g->gin[2] = kiln_cast(outs[2], dtype);
+    g->gin[1] = outs[1];
+    g->gin[2] = outs[2];
     return g->gin[0] && g->gin[1] && g->gin[2];
 }
 
@@ -105,7 +107,7 @@ const kiln_op kiln_op_layer_norm_rows = {
 
 /* ---- layer_norm_rows_grad ---- */
 
-/* x, mean, rstd, gy, and the weight or nothing -> the gradients of x, weight and bias. */
+/* x, mean, rstd (in f32 where x is half), gy, and the weight or nothing -> the gradients of x, weight and bias. */
 enum { X, MEAN, RSTD, GY, WEIGHT };
 
 static bool layer_norm_rows_grad_infer(kiln_call *c)
@@ -120,7 +122,7 @@ static bool layer_norm_rows_grad_infer(kiln_call *c)
         return false;
     for (int k = MEAN; k <= RSTD; k++) {
         const kiln_tensor *t = c->in[k];
-        if (!kiln_check_same_dtype(c, X, k) ||
+        if (!kiln_check_dtype(c, k, UINT32_C(1) << kiln_wide((kiln_dtype)x->dtype)) ||
             !kiln_check_attr(c,
                              t->ndim == x->ndim - n && !memcmp(t->shape, x->shape, (size_t)t->ndim * sizeof *t->shape),
                              "%s %s must have one element for each row of x %s", k == MEAN ? "mean" : "rstd",
@@ -151,14 +153,14 @@ const kiln_op kiln_op_layer_norm_rows_grad = {
     .name = "layer_norm_rows_grad",
     .attrs = "n",
     .cls = KILN_CLASS_ROWS,
-    .dtypes = 1 << KILN_F32 | 1 << KILN_F64,
+    .dtypes = KILN_T_FLOATS,
     .min_in = 4,
     .max_in = 5,
     .nout = 3,
     .infer = layer_norm_rows_grad_infer,
     .compose = layer_norm_rows_grad_compose,
     .grad = kiln_grad_by_composition,
-    .cases = KILN_CASES{"x[5] x[] x[] x[5] x[5] | 1", "x[2,3] x[2] x[2] x[2,3] - | 1",
-                        "x[2,3,2] x[2] x[2] x[2,3,2] x[3,2] | 2", "x[3,37] x[3] x[3] x[3,37] x[37] | 1",
-                        "x[0,3] x[0] x[0] x[0,3] x[3] | 1", NULL},
+    .cases = KILN_CASES{"x[5] s[] s[] x[5] x[5] | 1", "x[2,3] s[2] s[2] x[2,3] - | 1",
+                        "x[2,3,2] s[2] s[2] x[2,3,2] x[3,2] | 2", "x[3,37] s[3] s[3] x[3,37] x[37] | 1",
+                        "x[0,3] s[0] s[0] x[0,3] x[3] | 1", NULL},
 };

@@ -3,16 +3,30 @@
  * from which the gradients of the weights are again one matmul each. */
 #include <string.h>
 #include "ops/helpers.h"
+#include "ops/widen.h"
 
 extern const kiln_op kiln_op_lstm_cells, kiln_op_lstm_cells_grad;
 
-static bool check_shape(const kiln_call *c, int operand, const char *name, int ndim, const int64_t *shape)
+static bool check_typed(const kiln_call *c, int operand, const char *name, kiln_dtype dtype, int ndim,
+                        const int64_t *shape)
 {
     const kiln_tensor *t = c->in[operand];
     if (!t || (t->ndim == ndim && !memcmp(t->shape, shape, (size_t)ndim * sizeof *shape)))
-        return !t || kiln_check_same_dtype(c, 0, operand);
+        return !t || (dtype == c->in[0]->dtype ? kiln_check_same_dtype(c, 0, operand)
+                                               : kiln_check_dtype(c, operand, UINT32_C(1) << dtype));
     return kiln_fail(KILN_E_SHAPE, c->op->name, "%s is %s, but must be %s", name, kiln_shape_text(t->ndim, t->shape),
                      kiln_shape_text(ndim, shape));
+}
+
+static bool check_shape(const kiln_call *c, int operand, const char *name, int ndim, const int64_t *shape)
+{
+    return check_typed(c, operand, name, (kiln_dtype)c->in[0]->dtype, ndim, shape);
+}
+
+/* A cell state and its gradient: they add up over all steps, so 16 bits are too few for them. */
+static bool check_cell(const kiln_call *c, int operand, const char *name, int ndim, const int64_t *shape)
+{
+    return check_typed(c, operand, name, kiln_wide((kiln_dtype)c->in[0]->dtype), ndim, shape);
 }
 
 static kiln_tensor *slice(kiln_tensor *t, int dim, int64_t start, int64_t end)
@@ -23,7 +37,8 @@ static kiln_tensor *slice(kiln_tensor *t, int dim, int64_t start, int64_t end)
 /* ---- lstm_cells ---- */
 
 /* x [T, N, 4H] (the input's part of the gates), h0 and c0 [N, H], w_hh [4H, H] -> h and c [T + 1, N, H], which begin
- * with h0 and c0, and the gates [T, N, 4H] after their activations. */
+ * with h0 and c0, and the gates [T, N, 4H] after their activations. Where x is half, c0 and c are f32; a step starts
+ * from the h that is stored. */
 static bool lstm_cells_infer(kiln_call *c)
 {
     const kiln_tensor *x = c->in[0];
@@ -32,11 +47,11 @@ static bool lstm_cells_infer(kiln_call *c)
                          kiln_shape_text(x->ndim, x->shape)))
         return false;
     int64_t t = x->shape[0], n = x->shape[1], h = x->shape[2] / 4;
-    if (!check_shape(c, 1, "h0", 2, (int64_t[]){n, h}) || !check_shape(c, 2, "c0", 2, (int64_t[]){n, h}) ||
+    if (!check_shape(c, 1, "h0", 2, (int64_t[]){n, h}) || !check_cell(c, 2, "c0", 2, (int64_t[]){n, h}) ||
         !check_shape(c, 3, "w_hh", 2, (int64_t[]){4 * h, h}))
         return false;
     kiln_desc_set(&c->out[0], (kiln_dtype)x->dtype, 3, (int64_t[]){t + 1, n, h});
-    c->out[1] = c->out[0];
+    kiln_desc_set(&c->out[1], kiln_wide((kiln_dtype)x->dtype), 3, (int64_t[]){t + 1, n, h});
     kiln_desc_like(&c->out[2], x);
     return true;
 }
@@ -101,7 +116,7 @@ const kiln_op kiln_op_lstm_cells = {
     .name = "lstm_cells",
     .attrs = "",
     .cls = KILN_CLASS_SCAN,
-    .dtypes = 1 << KILN_F32 | 1 << KILN_F64,
+    .dtypes = KILN_T_FLOATS,
     .min_in = 4,
     .max_in = 4,
     .nout = 3,
@@ -109,8 +124,8 @@ const kiln_op kiln_op_lstm_cells = {
     .compose = lstm_cells_compose,
     .grad_reads = {KILN_READS_W | KILN_READS_RESULT},
     .grad = lstm_cells_rule,
-    .cases = KILN_CASES{"x[2,3,8] x[3,2] x[3,2] x[8,2]", "x[3,1,12] x[1,3] x[1,3] x[12,3]",
-                        "x[0,2,4] x[2,1] x[2,1] x[4,1]", "x[2,0,4] x[0,1] x[0,1] x[4,1]", NULL},
+    .cases = KILN_CASES{"x[2,3,8] x[3,2] s[3,2] x[8,2]", "x[3,1,12] x[1,3] s[1,3] x[12,3]",
+                        "x[0,2,4] x[2,1] s[2,1] x[4,1]", "x[2,0,4] x[0,1] s[0,1] x[4,1]", NULL},
 };
 
 /* ---- lstm_cells_grad ---- */
@@ -127,14 +142,14 @@ static bool lstm_cells_grad_infer(kiln_call *c)
                          kiln_shape_text(gates->ndim, gates->shape)))
         return false;
     int64_t t = gates->shape[0], n = gates->shape[1], h = gates->shape[2] / 4, all[3] = {t + 1, n, h};
-    if (!check_shape(c, C, "c", 3, all) || !check_shape(c, W, "w_hh", 2, (int64_t[]){4 * h, h}) ||
+    if (!check_cell(c, C, "c", 3, all) || !check_shape(c, W, "w_hh", 2, (int64_t[]){4 * h, h}) ||
         (c->nin > GH && !check_shape(c, GH, "the gradient of h", 3, all)) ||
-        (c->nin > GC && !check_shape(c, GC, "the gradient of c", 3, all)) ||
+        (c->nin > GC && !check_cell(c, GC, "the gradient of c", 3, all)) ||
         (c->nin > GGATES && !check_shape(c, GGATES, "the gradient of gates", 3, gates->shape)))
         return false;
     kiln_desc_like(&c->out[0], gates);
     kiln_desc_set(&c->out[1], (kiln_dtype)gates->dtype, 2, all + 1);
-    c->out[2] = c->out[1];
+    kiln_desc_set(&c->out[2], kiln_wide((kiln_dtype)gates->dtype), 2, all + 1);
     return true;
 }
 
@@ -203,16 +218,16 @@ const kiln_op kiln_op_lstm_cells_grad = {
     .name = "lstm_cells_grad",
     .attrs = "",
     .cls = KILN_CLASS_SCAN,
-    .dtypes = 1 << KILN_F32 | 1 << KILN_F64,
+    .dtypes = KILN_T_FLOATS,
     .min_in = 3,
     .max_in = 6,
     .nout = 3,
     .infer = lstm_cells_grad_infer,
     .compose = lstm_cells_grad_compose,
     .grad = kiln_grad_by_composition,
-    .cases = KILN_CASES{"x[2,3,8] x[3,3,2] x[8,2] x[3,3,2] x[3,3,2] x[2,3,8]", "x[3,2,4] x[4,2,1] x[4,1] x[4,2,1] - -",
-                        "x[2,1,8] x[3,1,2] x[8,2] - x[3,1,2] -", "x[1,2,4] x[2,2,1] x[4,1] - - x[1,2,4]",
-                        "x[0,2,4] x[1,2,1] x[4,1] x[1,2,1] x[1,2,1] -", NULL},
+    .cases = KILN_CASES{"x[2,3,8] s[3,3,2] x[8,2] x[3,3,2] s[3,3,2] x[2,3,8]", "x[3,2,4] s[4,2,1] x[4,1] x[4,2,1] - -",
+                        "x[2,1,8] s[3,1,2] x[8,2] - s[3,1,2] -", "x[1,2,4] s[2,2,1] x[4,1] - - x[1,2,4]",
+                        "x[0,2,4] s[1,2,1] x[4,1] x[1,2,1] s[1,2,1] -", NULL},
 };
 
 /* ---- lstm ---- */
@@ -241,7 +256,7 @@ static bool lstm_compose(kiln_call *c, kiln_tensor **out)
     kiln_tensor *in[7] = {NULL}, *outs[KILN_MAX_OUTPUTS];
     memcpy(in, c->in, (size_t)c->nin * sizeof *in);
     kiln_tensor *x = kiln_linear(in[0], in[3], plus(in[5], in[6]));
-    if (!kiln_op_call(&kiln_op_lstm_cells, KILN_IN(x, in[1], in[2], in[4]), KILN_NO_ATTRS, outs))
+    if (!kiln_op_call(&kiln_op_lstm_cells, KILN_IN(x, in[1], kiln_widen(in[2]), in[4]), KILN_NO_ATTRS, outs))
         return false;
     int64_t steps = c->in[0]->shape[0];
     out[0] = slice(outs[0], 0, 1, steps + 1);
@@ -258,6 +273,8 @@ const kiln_op kiln_op_lstm = {
     .cls = KILN_CLASS_COMPOSITE,
     .autocast = KILN_CAST_LOWER,
     .dtypes = KILN_T_FLOATS,
+    .keeps_half = true,
+    .heart = &kiln_op_lstm_cells,
     .min_in = 5,
     .max_in = 7,
     .nout = 3,

@@ -202,6 +202,7 @@ struct kiln_op {
      *   n3,1,2[3]  i64 numbers as listed
      *   b[2,3]  booleans
      *   f[2,3]  of the float dtype, whatever is tested
+     *   s[2,3]  as x, but f32 where that is of 16 bits
      *   q[2,3]  of the float dtype, positive, the last dim sums to 1
      *   -       an absent operand
      * The test driver multiplies them by dtypes and memory layouts, and checks forward, gradients, errors. */

@@ -34,7 +34,7 @@ static const char *read_operand(const char *p, case_operand *o)
     o->kind = *p++;
     if (o->kind == '-')
         return *p && !isspace((unsigned char)*p) && *p != '|' ? NULL : p;
-    if (!strchr("xdibqfpnz", o->kind))
+    if (!strchr("xdibqfpnzs", o->kind))
         return NULL;
     if (o->kind == 'i')
         o->limit = strtoll(p, (char **)&p, 10);
@@ -108,7 +108,7 @@ int64_t case_count(const case_operand *o)
 
 bool case_is_real(const case_operand *o)
 {
-    return strchr("xdpqf", o->kind) != NULL;
+    return strchr("xdpqfs", o->kind) != NULL;
 }
 
 kiln_dtype case_dtype(const test_case *c, int operand, kiln_dtype dtype)
@@ -119,6 +119,7 @@ kiln_dtype case_dtype(const test_case *c, int operand, kiln_dtype dtype)
     case 'n':
     case 'z': return KILN_I64;
     case 'b': return KILN_BOOL;
+    case 's': return dtype == KILN_F16 || dtype == KILN_BF16 ? KILN_F32 : dtype;
     case 'f':
     case 'q': return kiln_dtype_is_float(dtype) ? dtype : KILN_F32;
     default: return dtype;

@@ -53,6 +53,12 @@ void ref_broadcast_shape(int *ndim, int64_t *shape, const ref_tensor *t); /* gro
 
 int ref_dim(int64_t dim, int ndim); /* wraps a negative dim */
 
+/* What figures beside values of a dtype are in: f32 for those of 16 bits. */
+static inline kiln_dtype ref_wide(kiln_dtype dtype)
+{
+    return dtype == KILN_F16 || dtype == KILN_BF16 ? KILN_F32 : dtype;
+}
+
 /* The sizes before, at and after a dim, so that element (o, i, n) is data[(o * at + i) * after + n]. */
 typedef struct ref_split {
     int64_t before, at, after;

@@ -1,6 +1,7 @@
 /* References of the LSTM and its cells. */
 #include <math.h>
 #include <stdlib.h>
+#include "support/numbers.h"
 #include "support/ref.h"
 
 static double sigmoid(double x)
@@ -28,6 +29,15 @@ static void give_size(ref_tensor *t, double size)
         t->size[i] = size;
 }
 
+/* Of 16 bits: where a state is all but in the middle between two numbers, computing it in f32 may round it to the other
+ * one, and later steps start from there. `largest`: of the numbers. What is kept in f32 is off by as much. */
+static void give_size_of(ref_tensor *t, kiln_dtype dtype, double size, double largest)
+{
+    enum { ROUNDINGS = 4 };
+    bool half = ref_wide(dtype) != dtype;
+    give_size(t, !half ? size : t->dtype == dtype ? largest : ROUNDINGS * number_rounding(largest, dtype) / 2e-6);
+}
+
 static double *copy_of(const double *from, int64_t n)
 {
     double *to = calloc((size_t)n + 1, sizeof *to);
@@ -36,13 +46,20 @@ static double *copy_of(const double *from, int64_t n)
     return to;
 }
 
+/* In 16 bits each step starts from the h that was stored, and each step back from the gradient that was. */
+static void store_halves(kiln_dtype dtype, double *data, int64_t n)
+{
+    for (int64_t i = 0; ref_wide(dtype) != dtype && i < n; i++)
+        data[i] = number_round(data[i], dtype);
+}
+
 /* x [T, N, 4H], h0, c0, w_hh -> h, c, gates. All results lie between -1 and 1 or grow with the steps, as c does. */
 static void run_lstm_cells(ref_call *c)
 {
     const ref_tensor *x = c->in[0], *w = c->in[3];
     int64_t steps = x->shape[0], n = x->shape[1], width = x->shape[2] / 4, state = n * width;
     int64_t shape[3] = {steps + 1, n, width};
-    ref_tensor *h = ref_out(c, 0, x->dtype, 3, shape), *cell = ref_out(c, 1, x->dtype, 3, shape);
+    ref_tensor *h = ref_out(c, 0, x->dtype, 3, shape), *cell = ref_out(c, 1, ref_wide(x->dtype), 3, shape);
     ref_tensor *gates = ref_out_like(c, 2, x);
     for (int64_t i = 0; i < state; i++) {
         h->data[i] = c->in[1]->data[i];
@@ -56,11 +73,12 @@ static void run_lstm_cells(ref_call *c)
             for (int64_t j = 0; j < width; j++)
                 cell->data[at + state + j] = cell->data[at + j];
             step(width, gates->data + 4 * at, h->data + at, w->data, cell->data + at + state, h->data + at + state);
+            store_halves(x->dtype, h->data + at + state, width);
         }
     double size = (double)(steps + width) + 4; /* sums of that many terms, and errors handed on from step to step */
-    give_size(h, size);
-    give_size(cell, size);
-    give_size(gates, size);
+    give_size_of(h, x->dtype, size, 1);
+    give_size_of(cell, x->dtype, size, 1);
+    give_size_of(gates, x->dtype, size, 1);
 }
 
 static double from(const ref_call *c, int k, int64_t at)
@@ -74,7 +92,7 @@ static void run_lstm_cells_grad(ref_call *c)
     const ref_tensor *gates = c->in[0], *cell = c->in[1], *w = c->in[2];
     int64_t steps = gates->shape[0], n = gates->shape[1], width = gates->shape[2] / 4, state = n * width;
     ref_tensor *gx = ref_out_like(c, 0, gates), *gh = ref_out(c, 1, gates->dtype, 2, (int64_t[]){n, width});
-    ref_tensor *gc = ref_out(c, 2, gates->dtype, 2, (int64_t[]){n, width});
+    ref_tensor *gc = ref_out(c, 2, ref_wide(gates->dtype), 2, (int64_t[]){n, width});
     double largest = 1;
     for (int64_t t = steps; t >= 0; t--)
         for (int64_t r = 0; r < n; r++) {
@@ -84,7 +102,8 @@ static void run_lstm_cells_grad(ref_call *c)
                 dc[j] += from(c, 4, t * state + r * width + j);
                 for (int64_t k = 0; t < steps && k < 4 * width; k++)
                     dh[j] += gx->data[4 * (t * state + r * width) + k] * w->data[k * width + j];
-                largest = fmax(largest, fmax(fabs(dh[j]), fabs(dc[j])));
+                if (isfinite(dh[j]) && isfinite(dc[j]))
+                    largest = fmax(largest, fmax(fabs(dh[j]), fabs(dc[j])));
             }
             for (int64_t j = 0; t > 0 && j < width; j++) {
                 int64_t before = (t - 1) * state + r * width + j, at = 4 * ((t - 1) * state + r * width) + j;
@@ -96,14 +115,17 @@ static void run_lstm_cells_grad(ref_call *c)
                 gx->data[at + 2 * width] = (dc[j] * i + from(c, 5, at + 2 * width)) * (1 - u * u);
                 gx->data[at + 3 * width] = (dh[j] * a + from(c, 5, at + 3 * width)) * o * (1 - o);
                 dc[j] *= f;
-                for (int k = 0; k < 4; k++)
-                    largest = fmax(largest, fabs(gx->data[at + k * width]));
+                for (int k = 0; k < 4; k++) {
+                    store_halves(gates->dtype, gx->data + at + k * width, 1);
+                    if (isfinite(gx->data[at + k * width])) /* f16 does not reach far */
+                        largest = fmax(largest, fabs(gx->data[at + k * width]));
+                }
             }
         }
     double size = largest * (double)(steps + 4 * width);
-    give_size(gx, size);
-    give_size(gh, size);
-    give_size(gc, size);
+    give_size_of(gx, gates->dtype, size, largest);
+    give_size_of(gh, gates->dtype, size, largest);
+    give_size_of(gc, gates->dtype, size, largest);
 }
 
 /* x, h0, c0, w_ih, w_hh, b_ih, b_hh -> y, hn, cn */
@@ -121,11 +143,14 @@ static void run_lstm(ref_call *c)
         for (int64_t t = 0; t < steps; t++) {
             for (int64_t k = 0; k < 4 * width; k++) {
                 sums[k] = from(c, 5, k) + from(c, 6, k);
+                store_halves(x->dtype, sums + k, 1);
                 for (int64_t j = 0; j < in; j++)
                     sums[k] += w_ih->data[k * in + j] * x->data[(t * n + r) * in + j];
             }
             double *next = y->data + (t * n + r) * width;
+            store_halves(x->dtype, sums, 4 * width);
             step(width, sums, h, w_hh->data, cell, next);
+            store_halves(x->dtype, next, width);
             for (int64_t j = 0; j < width; j++)
                 h[j] = next[j];
         }
@@ -134,9 +159,9 @@ static void run_lstm(ref_call *c)
         free(h);
     }
     free(sums);
-    give_size(y, (double)(steps + width + in) + 4);
-    give_size(hn, (double)(steps + width + in) + 4);
-    give_size(cn, (double)(steps + width + in) + 4);
+    give_size_of(y, x->dtype, (double)(steps + width + in) + 4, 1);
+    give_size_of(hn, x->dtype, (double)(steps + width + in) + 4, 1);
+    give_size_of(cn, x->dtype, (double)(steps + width + in) + 4, 1);
 }
 
 const ref_entry ref_entries_lstm[] = {

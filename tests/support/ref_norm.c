@@ -265,7 +265,7 @@ static void run_plain_attention(ref_call *c)
     int64_t shape[KILN_MAX_DIMS], l = q->shape[n - 2], s = v->shape[n - 2], ev = v->shape[n - 1];
     memcpy(shape, q->shape, sizeof shape);
     shape[n - 1] = ev;
-    ref_tensor *y = ref_out(c, 0, q->dtype, n, shape), *lse = ref_out(c, 1, q->dtype, n - 1, shape);
+    ref_tensor *y = ref_out(c, 0, q->dtype, n, shape), *lse = ref_out(c, 1, ref_wide(q->dtype), n - 1, shape);
     double *w = calloc((size_t)s + 1, sizeof *w);
     for (int64_t row = 0; row < lse->count; row++) {
         double sum = 0, largest = 0;

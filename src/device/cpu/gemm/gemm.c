@@ -5,6 +5,7 @@
 
 #include "core/parallel.h"
 #include "device/cpu/gemm/gemm_plan.h"
+#include "device/cpu/group/pointwise.h"
 
 enum {
     PACK_K = 256,     /* of k in a task that packs for all */
@@ -278,12 +279,13 @@ static void run_block(const block *b)
 }
 
 /* Rounds a finished f32 block through f16 or bf16 into C, so that block and C agree. */
-static void store_halves(const plan *p, char *c_, float *from, int64_t from_row, int64_t rows, int64_t cols)
+static void store_halves(const kiln_gemm *g, char *c, float *from, int64_t from_row, int64_t rows, int64_t cols)
 {
-    uint16_t *c = (uint16_t *)c_;
-    kiln_gemm_narrow *narrow = p->g->dtype == KILN_F16 ? p->kernels->narrow_f16 : p->kernels->narrow_bf16;
-    for (int64_t i = 0; i < rows; i++, c += p->g->c_row, from += from_row)
-        narrow(c, from, cols);
+    const kiln_pw_table *pw = kiln_pw_best();
+    for (int64_t i = 0; i < rows; i++, c += 2 * g->c_row, from += from_row) {
+        pw->round[g->dtype](from, cols);
+        pw->store[g->dtype](c, from, cols);
+    }
 }
 
 /* Stores a finished block of C and calls the epilogue. Rows and columns are C's. */
@@ -294,7 +296,7 @@ static void finish_block(const plan *p, int64_t batch, int64_t row, int64_t col,
     if (g->store) {
         char *c = (char *)g->c + (batch * g->c_batch + row * g->c_row + col) * p->source;
         if (p->source != p->element)
-            store_halves(p, c, (float *)out, out_row, rows, cols);
+            store_halves(g, c, (float *)out, out_row, rows, cols);
         for (int64_t i = 0; p->source == p->element && c != out && i < rows; i++)
             memcpy(c + i * g->c_row * p->element, out + i * out_row * p->element, (size_t)(cols * p->element));
     }

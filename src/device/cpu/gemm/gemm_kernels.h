@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "kiln/dtype.h"
 
 #define KILN_GEMM_MAX_ROWS 12 /* of tiles in registers */
 #define KILN_GEMM_TALLEST  32 /* of any */
@@ -47,14 +48,19 @@ typedef struct kiln_gemm_real {
     kiln_gemm_dot *dot;
 } kiln_gemm_real;
 
-/* to[i] = from[i], rounded to bf16, and from[i] as well. */
-typedef void kiln_gemm_narrow(uint16_t *to, float *from, int64_t count);
-
 typedef struct kiln_gemm_kernels {
     kiln_gemm_real f32, f64;
     kiln_gemm_pack *pack_f32, *pack_f64, *pack_f16, *pack_bf16;
-    kiln_gemm_narrow *narrow_f16, *narrow_bf16;
 } kiln_gemm_kernels;
+
+/* What packs elements of a dtype; those of 16 bits become f32. */
+static inline kiln_gemm_pack *kiln_gemm_pack_of(const kiln_gemm_kernels *k, kiln_dtype dtype)
+{
+    return dtype == KILN_F64    ? k->pack_f64
+           : dtype == KILN_F16  ? k->pack_f16
+           : dtype == KILN_BF16 ? k->pack_bf16
+                                : k->pack_f32;
+}
 
 /* NULL where the compiler's target has no such instructions. */
 extern const kiln_gemm_kernels *const kiln_gemm_avx512;
@@ -120,7 +126,7 @@ extern const kiln_gemm_pairs *const kiln_gemm_amx;
     {                                                                                                                  \
         .f32 = KILN_GEMM_REAL_TABLE(rows_, (bytes) / 4, F32, f32),                                                     \
         .f64 = KILN_GEMM_REAL_TABLE(rows_, (bytes) / 8, F64, f64), .pack_f32 = pack_f32, .pack_f64 = pack_f64,         \
-        .pack_f16 = pack_f16, .pack_bf16 = pack_bf16, .narrow_f16 = narrow_f16, .narrow_bf16 = narrow_bf16,            \
+        .pack_f16 = pack_f16, .pack_bf16 = pack_bf16,                                                                  \
     }
 
 #endif
@@ -431,16 +437,6 @@ static void NAME(dot)(int64_t rows, int64_t cols, int64_t k, const void *a_, int
     ((QUAD){kiln_bf16_to_f32((p)[0]), kiln_bf16_to_f32((p)[1]), kiln_bf16_to_f32((p)[2]), kiln_bf16_to_f32((p)[3])})
 PACK(pack_f16, uint16_t, kiln_f16_to_f32, F16_QUAD)
 PACK(pack_bf16, uint16_t, kiln_bf16_to_f32, BF16_QUAD)
-
-#define NARROW(half)                                                                                                   \
-    static void narrow_##half(uint16_t *to, float *from, int64_t count)                                                \
-    {                                                                                                                  \
-        for (int64_t i = 0; i < count; i++)                                                                            \
-            to[i] = kiln_f32_to_##half(from[i]), from[i] = kiln_##half##_to_f32(to[i]);                                \
-    }
-NARROW(f16)
-NARROW(bf16)
-#undef NARROW
 #undef F16_QUAD
 #undef BF16_QUAD
 #endif

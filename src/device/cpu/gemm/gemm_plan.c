@@ -230,10 +230,7 @@ plan kiln_gemm_plan_of(const kiln_gemm *g)
     p.real = f64 ? &p.kernels->f64 : &p.kernels->f32;
     p.element = f64 ? 8 : 4;
     p.source = half ? 2 : p.element;
-    p.pack = f64                     ? p.kernels->pack_f64
-             : g->dtype == KILN_F16  ? p.kernels->pack_f16
-             : g->dtype == KILN_BF16 ? p.kernels->pack_bf16
-                                     : p.kernels->pack_f32;
+    p.pack = kiln_gemm_pack_of(p.kernels, g->dtype);
     p.pairs = g->dtype == KILN_BF16 ? pairs() : NULL;
     if (p.pairs)
         take_pairs(&p);

@@ -23,6 +23,7 @@ typedef struct kiln_layer_norm_rows {
     void *y, *mean, *rstd;
     const void *gy; /* for the gradient, whose results are gx [rows, n] and gweight, gbias [n] */
     void *gx, *gweight, *gbias;
+    bool goes_on; /* gweight and gbias are added to what is there */
 } kiln_layer_norm_rows;
 
 /* For one element type; pointers are to elements of it. */

@@ -270,8 +270,10 @@ static inline void NAME(layer_norm_sums)(const REAL *x, const REAL *gy, const RE
 static void NAME(layer_norm_grad)(const kiln_layer_norm_rows *r)
 {
     int64_t n = r->n;
-    memset(r->gweight, 0, (size_t)n * sizeof(REAL));
-    memset(r->gbias, 0, (size_t)n * sizeof(REAL));
+    if (!r->goes_on) {
+        memset(r->gweight, 0, (size_t)n * sizeof(REAL));
+        memset(r->gbias, 0, (size_t)n * sizeof(REAL));
+    }
     for (int64_t row = 0; row < r->rows; row++) {
         const REAL *x = (const REAL *)r->x + row * n, *gy = (const REAL *)r->gy + row * n, *w = r->weight;
         REAL *gx = (REAL *)r->gx + row * n, mean = ((REAL *)r->mean)[row], rstd = ((REAL *)r->rstd)[row];

@@ -25,8 +25,10 @@ static kiln_attention measure(const kiln_cpu_call *c, bool backward)
     bool f64 = q->dtype == KILN_F64;
     kiln_attention a = {.c = c,
                         .gemm = f64 ? &gemm->f64 : &gemm->f32,
-                        .pack = f64 ? gemm->pack_f64 : gemm->pack_f32,
+                        .pack = kiln_gemm_pack_of(gemm, q->dtype),
                         .rows = f64 ? &rows->f64 : &rows->f32,
+                        .half = q->dtype == KILN_F16 || q->dtype == KILN_BF16,
+                        .element = kiln_dtype_size(q->dtype),
                         .heads = kiln_count(n - 2, q->shape),
                         .l = q->shape[n - 2],
                         .e = q->shape[n - 1],
@@ -39,7 +41,7 @@ static kiln_attention measure(const kiln_cpu_call *c, bool backward)
     a.e_wide = kiln_round_up(a.e, lanes);
     a.ev_wide = kiln_round_up(a.ev, lanes);
     /* Room for whole lines of cache, and one more: else rows would meet in the same places of the cache. */
-    int64_t cache_line = 64 / (int64_t)kiln_dtype_size(q->dtype);
+    int64_t cache_line = 64 / (f64 ? 8 : 4);
     a.line = kiln_round_up(kiln_round_up(a.s, a.panel), cache_line) + cache_line;
     a.block = a.tall * BLOCK_TILES;
     a.blocks = a.heads >= ENOUGH_HEADS || backward ? 1 : (a.l + a.block - 1) / a.block;
@@ -90,10 +92,7 @@ static size_t backward_workspace(const kiln_cpu_call *c)
 }
 
 const kiln_cpu_kernel kiln_cpu_kernels_attention[] = {
-    {.op = "attention", .dtypes = 1 << KILN_F32 | 1 << KILN_F64, .run = run_attention, .workspace = forward_workspace},
-    {.op = "attention_grad",
-     .dtypes = 1 << KILN_F32 | 1 << KILN_F64,
-     .run = run_attention_grad,
-     .workspace = backward_workspace},
+    {.op = "attention", .dtypes = KILN_T_FLOATS, .run = run_attention, .workspace = forward_workspace},
+    {.op = "attention_grad", .dtypes = KILN_T_FLOATS, .run = run_attention_grad, .workspace = backward_workspace},
     {0},
 };

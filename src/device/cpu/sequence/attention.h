@@ -4,6 +4,7 @@
 
 #include "device/cpu/common/call.h"
 #include "device/cpu/gemm/gemm_kernels.h"
+#include "device/cpu/group/pointwise.h"
 #include "device/cpu/rows/rows.h"
 
 typedef struct kiln_attention {
@@ -11,6 +12,8 @@ typedef struct kiln_attention {
     const kiln_gemm_real *gemm;
     kiln_gemm_pack *pack;
     const kiln_rows_real *rows;
+    bool half;               /* operands and results are of 16 bits: all of them are copied, as f32 */
+    size_t element;          /* bytes of theirs */
     int64_t heads;           /* all batch dims together */
     int64_t l, s, e, ev;     /* queries, keys, their widths */
     int64_t e_wide, ev_wide; /* rounded up to whole vectors */

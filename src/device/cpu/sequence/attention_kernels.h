@@ -11,16 +11,32 @@ typedef struct NAME(matrix) {
     int64_t row;
 } NAME(matrix);
 
+/* Where element `offset` of an operand or a result is: q, k, v and what is like them. */
+static char *NAME(element_at)(const kiln_attention *a, const kiln_cpu_operand *x, int64_t offset)
+{
+    return (char *)x->data + (size_t)offset * a->element;
+}
+
+/* `count` elements to a dense result, from element `offset` on. */
+static void NAME(put)(const kiln_attention *a, const kiln_cpu_operand *to, int64_t offset, const REAL *from,
+                      int64_t count)
+{
+    if (a->half)
+        kiln_pw_best()->store[to->dtype](NAME(element_at)(a, to, offset), from, count);
+    else
+        memcpy(NAME(element_at)(a, to, offset), from, (size_t)count * sizeof *from);
+}
+
 /* Rows of one head of an operand, copied to `copy` (which then moves on) where they cannot be used as they lie. */
 static NAME(matrix) NAME(rows_of)(const kiln_attention *a, const kiln_cpu_operand *x, int64_t head, REAL **copy)
 {
     int n = x->ndim;
     int64_t count = x->shape[n - 2], width = x->shape[n - 1], wide = kiln_round_up(width, a->gemm->lanes);
-    const REAL *at = (const REAL *)x->data + kiln_attention_head(x, n - 2, head);
+    const char *at = NAME(element_at)(a, x, kiln_attention_head(x, n - 2, head));
     REAL *to = *copy;
     *copy += count * wide;
-    if (x->stride[n - 1] == 1 && wide == width)
-        return (NAME(matrix)){at, x->stride[n - 2]};
+    if (!a->half && x->stride[n - 1] == 1 && wide == width)
+        return (NAME(matrix)){(const REAL *)(const void *)at, x->stride[n - 2]};
     a->pack(to, wide, at, x->stride[n - 1], x->stride[n - 2], width, wide, count);
     return (NAME(matrix)){to, wide};
 }
@@ -30,11 +46,11 @@ static const REAL *NAME(panels_of)(const kiln_attention *a, const kiln_cpu_opera
 {
     int n = x->ndim;
     int64_t count = x->shape[n - 2], width = x->shape[n - 1];
-    const REAL *at = (const REAL *)x->data + kiln_attention_head(x, n - 2, head);
+    const int64_t at = kiln_attention_head(x, n - 2, head);
     REAL *to = *copy;
     for (int64_t j = 0; j < count; j += a->panel)
-        a->pack(to + j * width, a->panel, at + j * x->stride[n - 2], x->stride[n - 2], x->stride[n - 1],
-                count - j < a->panel ? count - j : a->panel, a->panel, width);
+        a->pack(to + j * width, a->panel, NAME(element_at)(a, x, at + j * x->stride[n - 2]), x->stride[n - 2],
+                x->stride[n - 1], count - j < a->panel ? count - j : a->panel, a->panel, width);
     *copy += kiln_round_up(count, a->panel) * width;
     return to;
 }
@@ -73,26 +89,31 @@ static void NAME(forward_tile)(const kiln_attention *a, int64_t head, int64_t ro
 {
     const kiln_cpu_operand *q = &a->c->in[0];
     int n = q->ndim;
-    const REAL *from = (const REAL *)q->data + kiln_attention_head(q, n - 2, head) + row * q->stride[n - 2];
-    REAL *weights = scratch, *sums = scratch + a->tall * a->line;
-    REAL *y = (REAL *)a->c->out[0].data + (head * a->l + row) * a->ev;
+    const char *at = NAME(element_at)(a, q, kiln_attention_head(q, n - 2, head) + row * q->stride[n - 2]);
+    REAL *weights = scratch, *sums = scratch + a->tall * a->line, *copy = sums + a->tall * a->ev_wide;
+    const REAL *from = a->half ? copy : (const REAL *)(const void *)at;
+    int64_t from_row = a->half ? a->e : q->stride[n - 2], from_column = a->half ? 1 : q->stride[n - 1];
     REAL *lse = (REAL *)a->c->out[1].data + head * a->l + row;
     int64_t seen = kiln_attention_keys(a, row + rows);
     REAL share[KILN_GEMM_MAX_ROWS];
-    NAME(scores)(a, rows, seen, a->e, from, q->stride[n - 2], q->stride[n - 1], keys, weights);
+    if (a->half)
+        a->pack(copy, a->e, at, q->stride[n - 1], q->stride[n - 2], a->e, a->e, rows);
+    NAME(scores)(a, rows, seen, a->e, from, from_row, from_column, keys, weights);
     kiln_attend_rows attended = kiln_attention_rows(a, weights, row, rows, seen);
     a->rows->attend(&attended, share, lse);
     NAME(product)(a, rows, a->ev_wide, seen, weights, a->line, 1, values, sums, a->ev_wide, false);
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < a->ev; j++)
-            y[i * a->ev + j] = sums[i * a->ev_wide + j] * share[i];
+            sums[i * a->ev_wide + j] *= share[i];
+        NAME(put)(a, &a->c->out[0], (head * a->l + row + i) * a->ev, sums + i * a->ev_wide, a->ev);
+    }
 }
 
-/* Scratch: keys' panels, values, scores, sums. */
+/* Scratch: keys' panels, values, scores, sums, of halves a tile of q. */
 static size_t NAME(forward_bytes)(const kiln_attention *a)
 {
-    return sizeof(REAL) *
-           (size_t)(kiln_round_up(a->s, a->panel) * a->e + a->s * a->ev_wide + a->tall * (a->line + a->ev_wide));
+    return sizeof(REAL) * (size_t)(kiln_round_up(a->s, a->panel) * a->e + a->s * a->ev_wide +
+                                   a->tall * (a->line + a->ev_wide + (a->half ? a->e : 0)));
 }
 
 static void NAME(forward)(const kiln_attention *a, int64_t head, int64_t row, int64_t end, void *scratch)
@@ -115,11 +136,12 @@ typedef struct NAME(back) {
     int64_t lse_step, glse_step;
     REAL *p, *d;        /* a block of weights, and of the scores' gradients */
     REAL *gq, *gk, *gv; /* gq: a tile of rows */
+    REAL *gq_out;       /* the result, where its rows can be summed in place; else NULL */
+    int64_t gq_at;      /* where the head's begin in it */
     int64_t e_row, ev_row;
 } NAME(back);
 
-static void NAME(back_tile)(const NAME(back) * b, int64_t row, int64_t rows, int64_t in_block, int64_t seen_by_block,
-                            REAL *gq)
+static void NAME(back_tile)(const NAME(back) * b, int64_t row, int64_t rows, int64_t in_block, int64_t seen_by_block)
 {
     const kiln_attention *a = b->a;
     int64_t seen = kiln_attention_keys(a, row + rows);
@@ -134,10 +156,10 @@ static void NAME(back_tile)(const NAME(back) * b, int64_t row, int64_t rows, int
     }
     kiln_attend_rows attended = kiln_attention_rows(a, p, row, rows, seen_by_block);
     a->rows->attend_grad(&attended, d, lse, along);
-    REAL *to = b->e_row == a->e ? gq + row * a->e : b->gq;
+    REAL *to = b->gq_out ? b->gq_out + row * a->e : b->gq;
     NAME(product)(a, rows, a->e_wide, seen, d, a->line, 1, b->k, to, b->e_row, false);
     for (int64_t i = 0; to == b->gq && i < rows; i++)
-        memcpy(gq + (row + i) * a->e, to + i * b->e_row, (size_t)a->e * sizeof *gq);
+        NAME(put)(a, &a->c->out[0], b->gq_at + (row + i) * a->e, to + i * b->e_row, a->e);
 }
 
 /* Adds a block's part to the gradients of keys and values: products over the block's rows. */
@@ -170,21 +192,29 @@ static REAL *NAME(take)(REAL **free, int64_t count)
     return *free - count;
 }
 
-/* Copies sums to a dense result, unless they were made there; keys that nobody saw get zeros. */
-static void NAME(put_rows)(const REAL *from, int64_t from_row, REAL *to, int64_t width, int64_t seen, int64_t count)
+/* Where rows of a result, which begins at element `offset`, can be summed in place; NULL where they cannot. */
+static REAL *NAME(in_place)(const kiln_attention *a, const kiln_cpu_operand *to, int64_t offset, bool whole)
 {
-    for (int64_t j = 0; j < seen && from != to; j++)
-        memcpy(to + j * width, from + j * from_row, (size_t)width * sizeof *to);
-    memset(to + seen * width, 0, (size_t)((count - seen) * width) * sizeof *to);
+    return a->half || !whole ? NULL : (REAL *)to->data + offset;
+}
+
+/* Copies sums to a dense result, unless they were made there; keys that nobody saw get zeros. */
+static void NAME(put_rows)(const kiln_attention *a, const kiln_cpu_operand *to, int64_t offset, const REAL *from,
+                           int64_t from_row, int64_t width, int64_t seen)
+{
+    bool there = (const char *)from == NAME(element_at)(a, to, offset);
+    for (int64_t j = 0; j < seen && !there; j++)
+        NAME(put)(a, to, offset + j * width, from + j * from_row, width);
+    memset(NAME(element_at)(a, to, offset + seen * width), 0, (size_t)((a->s - seen) * width) * a->element);
 }
 
 static void NAME(backward)(const kiln_attention *a, int64_t head, void *scratch)
 {
     REAL *free = scratch;
     const kiln_cpu_operand *in = a->c->in, *out = a->c->out;
-    REAL *gq = (REAL *)out[0].data + head * a->l * a->e, *gk = (REAL *)out[1].data + head * a->s * a->e;
-    REAL *gv = (REAL *)out[2].data + head * a->s * a->ev;
-    NAME(back) b = {.a = a, .e_row = a->e_wide, .ev_row = a->ev_wide};
+    const int64_t gk_at = head * a->s * a->e, gv_at = head * a->s * a->ev;
+    const bool whole = a->e_wide == a->e;
+    NAME(back) b = {.a = a, .e_row = a->e_wide, .ev_row = a->ev_wide, .gq_at = head * a->l * a->e};
     b.keys = NAME(panels_of)(a, &in[1], head, &free);
     b.values = NAME(panels_of)(a, &in[2], head, &free);
     b.q = NAME(rows_of)(a, &in[0], head, &free);
@@ -200,15 +230,18 @@ static void NAME(backward)(const kiln_attention *a, int64_t head, void *scratch)
     b.p = NAME(take)(&free, a->block * a->line);
     b.d = NAME(take)(&free, a->block * a->line);
     b.gq = NAME(take)(&free, a->tall * a->e_wide);
-    b.gk = a->e_wide == a->e ? gk : NAME(take)(&free, a->s * a->e_wide);
-    b.gv = a->ev_wide == a->ev ? gv : NAME(take)(&free, a->s * a->ev_wide);
+    b.gq_out = NAME(in_place)(a, &out[0], b.gq_at, whole);
+    if (!(b.gk = NAME(in_place)(a, &out[1], gk_at, whole)))
+        b.gk = NAME(take)(&free, a->s * a->e_wide);
+    if (!(b.gv = NAME(in_place)(a, &out[2], gv_at, a->ev_wide == a->ev)))
+        b.gv = NAME(take)(&free, a->s * a->ev_wide);
     for (int64_t row = 0; row < a->l; row += a->block) {
         int64_t rows = NAME(least)(a->block, a->l - row), seen = kiln_attention_keys(a, row + rows);
         for (int64_t i = 0; i < rows; i += a->tall)
-            NAME(back_tile)(&b, row + i, NAME(least)(a->tall, rows - i), i, seen, gq);
+            NAME(back_tile)(&b, row + i, NAME(least)(a->tall, rows - i), i, seen);
         NAME(back_keys)(&b, row, rows, seen);
     }
     int64_t seen = a->l ? kiln_attention_keys(a, a->l) : 0;
-    NAME(put_rows)(b.gk, b.e_row, gk, a->e, seen, a->s);
-    NAME(put_rows)(b.gv, b.ev_row, gv, a->ev, seen, a->s);
+    NAME(put_rows)(a, &out[1], gk_at, b.gk, b.e_row, a->e, seen);
+    NAME(put_rows)(a, &out[2], gv_at, b.gv, b.ev_row, a->ev, seen);
 }

@@ -18,7 +18,7 @@ static void NAME(pack_forward)(void *context, int64_t task, int worker)
     (void)worker;
     const lstm *p = context;
     int64_t block = task / 4, kind = task % 4, unit = block * p->block, units = units_of(p, unit);
-    const REAL *w = (const REAL *)p->c->in[3].data + (kind * p->h + unit) * p->h;
+    const char *w = element_of(&p->c->in[3], (kind * p->h + unit) * p->h);
     p->pack((REAL *)p->packed + task * p->h * p->block, p->block, w, p->h, 1, units, p->block, p->h);
 }
 
@@ -57,8 +57,8 @@ static void NAME(pack_backward)(void *context, int64_t task, int worker)
     (void)worker;
     const lstm *p = context;
     int64_t unit = task * p->block;
-    p->pack((REAL *)p->packed + unit * 4 * p->h, p->block, (const REAL *)p->c->in[2].data + unit, 1, p->h,
-            units_of(p, unit), p->block, 4 * p->h);
+    p->pack((REAL *)p->packed + unit * 4 * p->h, p->block, element_of(&p->c->in[2], unit), 1, p->h, units_of(p, unit),
+            p->block, 4 * p->h);
 }
 
 static const REAL *NAME(optional)(const lstm *p, int k, int64_t offset)
