@@ -1,6 +1,6 @@
 /* LSTM steps in f16 and bf16: a part of lstm.c. A tile of rows is brought into f32 in scratch memory, where rows are a
- * block of units apart, computed as in f32, rounded and stored. Products read what was stored as well: the h of the step
- * before, or the gradient of the gates of the step behind, of which an f32 copy is kept. */
+ * block of units apart, computed as in f32, rounded and stored. Products read what was stored as well: the h of the
+ * step before, or the gradient of the gates of the step behind, of which an f32 copy is kept. */
 
 /* What a tile of rows takes: gates are four blocks wide. */
 typedef struct tile_room {

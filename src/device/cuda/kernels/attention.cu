@@ -3,19 +3,21 @@
  * order, so that results do not depend on scheduling; the gradient computes scores anew for each of its results. */
 #include "device/cuda/kernels/attention.cuh"
 
-template <typename T> struct attention {
-    operand<T> q, k, v, y, gy, lse, glse; /* the last two have no columns */
+template <typename S> struct attention {
+    typedef typename kiln_element<S>::real real;
+    operand q, k, v, y, gy, lse, glse; /* the last two have no columns, and are real */
     int64_t heads, l, s, e, ev;
     int nbatch;
     int64_t batch[BATCH_DIMS]; /* sizes */
     const double *scale;
     bool causal;
-    T *out[3];
-    T *along; /* Σ gy·y - glse of each query */
+    S *out[3];
+    real *lses;  /* forward's second result */
+    real *along; /* Σ gy·y - glse of each query */
     const int32_t *stop;
 };
 
-template <typename T> static __device__ int64_t offset_of(const attention<T> &p, const operand<T> &x, int64_t head)
+template <typename S> static __device__ int64_t offset_of(const attention<S> &p, const operand &x, int64_t head)
 {
     int64_t offset = 0;
     for (int d = p.nbatch - 1; d >= 0; d--) {
@@ -25,11 +27,11 @@ template <typename T> static __device__ int64_t offset_of(const attention<T> &p,
     return offset;
 }
 
-template <typename T>
-static __device__ __forceinline__ matrix<T> head_of(const attention<T> &p, const operand<T> &x, int64_t head,
+template <typename S>
+static __device__ __forceinline__ matrix<S> head_of(const attention<S> &p, const operand &x, int64_t head,
                                                     int64_t count, int64_t width)
 {
-    return matrix<T>{x.at + offset_of(p, x, head), x.row, x.column, count, width};
+    return matrix<S>{(const S *)x.at + offset_of(p, x, head), x.row, x.column, count, width};
 }
 
 static __host__ __device__ __forceinline__ int64_t parts(int64_t n, int64_t part)
@@ -73,9 +75,10 @@ template <typename T> struct online {
     }
 };
 
-template <typename T, int NV>
-static __global__ void __launch_bounds__(THREADS, NV > 4 ? 3 : 4) forward(const __grid_constant__ attention<T> p)
+template <typename S, int NV>
+static __global__ void __launch_bounds__(THREADS, NV > 4 ? 3 : 4) forward(const __grid_constant__ attention<S> p)
 {
+    typedef typename kiln_element<S>::real T;
     constexpr int tall = tile<T>::tall, wide = tile<T>::wide, side = tile<T>::side, all = columns<T, NV>::all;
     __shared__ room<T> r;
     if (p.stop && *p.stop)
@@ -85,8 +88,8 @@ static __global__ void __launch_bounds__(THREADS, NV > 4 ? 3 : 4) forward(const 
     for (int64_t block = blockIdx.x; block < p.heads * tiles * strips; block += gridDim.x) {
         int64_t head = block / (tiles * strips), strip = block % strips;
         int64_t row = (tiles - 1 - block / strips % tiles) * side; /* with a causal mask the longest first */
-        matrix<T> q = head_of(p, p.q, head, p.l, p.e), k = head_of(p, p.k, head, p.s, p.e);
-        matrix<T> v = head_of(p, p.v, head, p.s, p.ev);
+        matrix<S> q = head_of(p, p.q, head, p.l, p.e), k = head_of(p, p.k, head, p.s, p.e);
+        matrix<S> v = head_of(p, p.v, head, p.s, p.ev);
         int64_t mine = row + threadIdx.x / ACROSS * tall, seen = p.causal ? lesser(p.s, lesser(p.l, row + side)) : p.s;
         online<T> o;
         T sums[tall][NV], s[tall][wide];
@@ -119,7 +122,7 @@ static __global__ void __launch_bounds__(THREADS, NV > 4 ? 3 : 4) forward(const 
             sum = o.max[i] == -kiln_infinity(T()) ? (T)NAN : sum;
             share[i] = 1 / sum;
             if (threadIdx.x % ACROSS == 0 && strip == 0 && mine + i < p.l)
-                p.out[1][head * p.l + mine + i] = o.max[i] + kiln_log(sum);
+                p.lses[head * p.l + mine + i] = o.max[i] + kiln_log(sum);
         }
         put<T, NV>(p.out[0] + head * p.l * p.ev, sums, share, row, p.l, strip * all, p.ev);
     }
@@ -128,19 +131,20 @@ static __global__ void __launch_bounds__(THREADS, NV > 4 ? 3 : 4) forward(const 
 /* ---- Backward ---- */
 
 /* A warp a query. */
-template <typename T> static __global__ void sum_along(const __grid_constant__ attention<T> p)
+template <typename S> static __global__ void sum_along(const __grid_constant__ attention<S> p)
 {
+    typedef typename kiln_element<S>::real T;
     for (int64_t row = kiln_team<false>::first_row(); row < p.heads * p.l;
          row += (int64_t)gridDim.x * (blockDim.x / 32)) {
         int64_t head = row / p.l, query = row % p.l;
-        const T *y = p.y.at + offset_of(p, p.y, head) + query * p.y.row;
-        const T *gy = p.gy.at + offset_of(p, p.gy, head) + query * p.gy.row;
+        const S *y = (const S *)p.y.at + offset_of(p, p.y, head) + query * p.y.row;
+        const S *gy = (const S *)p.gy.at + offset_of(p, p.gy, head) + query * p.gy.row;
         T sum = 0;
         for (int64_t i = threadIdx.x % 32; i < p.ev; i += 32)
-            sum += y[i * p.y.column] * gy[i * p.gy.column];
+            sum += kiln_element<S>::of(y[i * p.y.column]) * kiln_element<S>::of(gy[i * p.gy.column]);
         sum = kiln_lanes_sum<32>(sum);
         if (p.glse.at)
-            sum -= p.glse.at[offset_of(p, p.glse, head) + query * p.glse.row];
+            sum -= ((const T *)p.glse.at)[offset_of(p, p.glse, head) + query * p.glse.row];
         if (threadIdx.x % 32 == 0)
             p.along[row] = sum;
     }
@@ -150,21 +154,22 @@ template <typename T> static __global__ void sum_along(const __grid_constant__ a
 enum { GQ, GK, GV };
 
 /* The blocks of one head: tiles of rows times strips of columns, for each of the three. */
-template <typename T, int NV> struct work {
+template <typename S, int NV> struct work {
+    typedef typename kiln_element<S>::real T;
     int64_t row, first; /* of the result */
     int which;
 
-    static __host__ __device__ __forceinline__ int64_t blocks(const attention<T> &p, int which)
+    static __host__ __device__ __forceinline__ int64_t blocks(const attention<S> &p, int which)
     {
         return parts(which == GQ ? p.l : p.s, tile<T>::side) * parts(which == GV ? p.ev : p.e, columns<T, NV>::all);
     }
 
-    static __host__ __device__ __forceinline__ int64_t all_blocks(const attention<T> &p)
+    static __host__ __device__ __forceinline__ int64_t all_blocks(const attention<S> &p)
     {
         return blocks(p, GQ) + blocks(p, GK) + blocks(p, GV);
     }
 
-    __device__ __forceinline__ work(const attention<T> &p, int64_t block)
+    __device__ __forceinline__ work(const attention<S> &p, int64_t block)
     {
         for (which = GQ; block >= blocks(p, which); which++)
             block -= blocks(p, which);
@@ -176,9 +181,9 @@ template <typename T, int NV> struct work {
 };
 
 /* Scores (rows a, columns b) become weights of P, or of D with g = gy·vᵀ beside them. Rows are queries, or keys. */
-template <typename T, bool BY_QUERY, bool D>
+template <bool BY_QUERY, bool D, typename T, typename S>
 static __device__ __forceinline__ void weigh(T (&s)[tile<T>::tall][tile<T>::wide],
-                                             const T (&g)[tile<T>::tall][tile<T>::wide], const attention<T> &p,
+                                             const T (&g)[tile<T>::tall][tile<T>::wide], const attention<S> &p,
                                              const T *lses, const T *alongs, int64_t row, int64_t from, T scale)
 {
     constexpr int tall = tile<T>::tall, wide = tile<T>::wide;
@@ -197,15 +202,15 @@ static __device__ __forceinline__ void weigh(T (&s)[tile<T>::tall][tile<T>::wide
 }
 
 /* One block's tile of one of the three results. */
-template <typename T, int NV, int WHICH>
-static __device__ __forceinline__ void back(const attention<T> &p, int64_t head, int64_t row, int64_t first, room<T> &r,
+template <typename T, int NV, int WHICH, typename S>
+static __device__ __forceinline__ void back(const attention<S> &p, int64_t head, int64_t row, int64_t first, room<T> &r,
                                             T *lses, T *alongs)
 {
     constexpr int tall = tile<T>::tall, wide = tile<T>::wide, side = tile<T>::side;
     constexpr bool by_query = WHICH == GQ; /* rows are queries and columns keys; else the other way round */
-    matrix<T> q = head_of(p, p.q, head, p.l, p.e), k = head_of(p, p.k, head, p.s, p.e);
-    matrix<T> v = head_of(p, p.v, head, p.s, p.ev), gy = head_of(p, p.gy, head, p.l, p.ev);
-    const T *lse = p.lse.at + offset_of(p, p.lse, head), *along = p.along + head * p.l;
+    matrix<S> q = head_of(p, p.q, head, p.l, p.e), k = head_of(p, p.k, head, p.s, p.e);
+    matrix<S> v = head_of(p, p.v, head, p.s, p.ev), gy = head_of(p, p.gy, head, p.l, p.ev);
+    const T *lse = (const T *)p.lse.at + offset_of(p, p.lse, head), *along = p.along + head * p.l;
     int64_t end = !by_query ? p.l : p.causal ? lesser(p.s, row + side) : p.s;
     T sums[tall][NV], ones[tall], scale = (T)*p.scale;
 #pragma unroll
@@ -226,7 +231,7 @@ static __device__ __forceinline__ void back(const attention<T> &p, int64_t head,
         if (WHICH != GV)
             scores(g, by_query ? gy : v, row, by_query ? v : gy, from, r.stage);
         __syncthreads();
-        weigh<T, by_query, WHICH != GV>(s, g, p, lses, alongs, row, from, scale);
+        weigh<by_query, WHICH != GV>(s, g, p, lses, alongs, row, from, scale);
         put_weights(s, r.weights);
         accumulate<T, NV>(sums, r.weights, WHICH == GQ ? k : WHICH == GK ? q : gy, from, first, r.stage);
     }
@@ -234,16 +239,17 @@ static __device__ __forceinline__ void back(const attention<T> &p, int64_t head,
     put<T, NV>(p.out[WHICH] + head * rows * width, sums, ones, row, rows, first, width);
 }
 
-template <typename T, int NV>
-static __global__ void __launch_bounds__(THREADS, NV > 4 ? 2 : 3) backward(const __grid_constant__ attention<T> p)
+template <typename S, int NV>
+static __global__ void __launch_bounds__(THREADS, NV > 4 ? 2 : 3) backward(const __grid_constant__ attention<S> p)
 {
+    typedef typename kiln_element<S>::real T;
     __shared__ room<T> r;
     __shared__ T lses[tile<T>::side], alongs[tile<T>::side]; /* of the tile's queries */
     if (p.stop && *p.stop)
         return;
-    int64_t a_head = work<T, NV>::all_blocks(p);
+    int64_t a_head = work<S, NV>::all_blocks(p);
     for (int64_t block = blockIdx.x; block < p.heads * a_head; block += gridDim.x) {
-        work<T, NV> w(p, block % a_head);
+        work<S, NV> w(p, block % a_head);
         if (w.which == GQ)
             back<T, NV, GQ>(p, block / a_head, w.row, w.first, r, lses, alongs);
         else if (w.which == GK)
@@ -258,8 +264,8 @@ static __global__ void __launch_bounds__(THREADS, NV > 4 ? 2 : 3) backward(const
 
 /* Puts operands' batch dims together where one goes on where the next ends, in all of them alike: usually two remain,
  * and finding a head takes a division each. */
-template <typename T>
-static void set_operands(attention<T> *p, const kiln_cuda_call *c, operand<T> *const *to, const int *dims, int n)
+template <typename S>
+static void set_operands(attention<S> *p, const kiln_cuda_call *c, operand *const *to, const int *dims, int n)
 {
     int batch = c->in[0].ndim - 2;
     p->nbatch = 0;
@@ -267,7 +273,7 @@ static void set_operands(attention<T> *p, const kiln_cuda_call *c, operand<T> *c
         const kiln_cuda_operand *x = &c->in[i];
         if (i >= c->nin || !x->data)
             continue;
-        to[i]->at = (const T *)x->data;
+        to[i]->at = x->data;
         to[i]->row = x->stride[batch];
         to[i]->column = dims[i] == 2 ? x->stride[batch + 1] : 0;
     }
@@ -287,11 +293,11 @@ static void set_operands(attention<T> *p, const kiln_cuda_call *c, operand<T> *c
     }
 }
 
-template <typename T> static attention<T> measure(const kiln_cuda_call *c)
+template <typename S> static attention<S> measure(const kiln_cuda_call *c)
 {
     const kiln_cuda_operand *q = &c->in[0], *v = &c->in[2];
     int n = q->ndim;
-    attention<T> p = {};
+    attention<S> p = {};
     p.heads = 1;
     for (int d = 0; d < n - 2; d++)
         p.heads *= q->shape[d];
@@ -303,75 +309,90 @@ template <typename T> static attention<T> measure(const kiln_cuda_call *c)
     p.scale = c->floats;
     p.stop = c->stop;
     for (int j = 0; j < c->nout; j++)
-        p.out[j] = (T *)c->out[j].data;
+        p.out[j] = (S *)c->out[j].data;
+    p.lses = (typename kiln_element<S>::real *)c->out[1].data;
     return p;
 }
 
-template <typename T, int NV> static void launch_forward(const kiln_cuda_call *c, const attention<T> &p)
+template <typename S, int NV> static void launch_forward(const kiln_cuda_call *c, const attention<S> &p)
 {
+    typedef typename kiln_element<S>::real T;
     int64_t strips = p.ev ? parts(p.ev, columns<T, NV>::all) : 1;
     unsigned grid = kiln_grid(p.heads * parts(p.l, tile<T>::side) * strips);
-    forward<T, NV><<<grid, THREADS, 0, c->stream>>>(p);
+    forward<S, NV><<<grid, THREADS, 0, c->stream>>>(p);
 }
 
-template <typename T> static attention<T> forward_call(const kiln_cuda_call *c)
+template <typename S> static attention<S> forward_call(const kiln_cuda_call *c)
 {
-    attention<T> p = measure<T>(c);
-    operand<T> *const to[] = {&p.q, &p.k, &p.v};
+    attention<S> p = measure<S>(c);
+    operand *const to[] = {&p.q, &p.k, &p.v};
     const int dims[] = {2, 2, 2};
     set_operands(&p, c, to, dims, 3);
     return p;
+}
+
+/* In f32, or in 16 bits. */
+template <typename S> static void launch_forward(const kiln_cuda_call *c)
+{
+    attention<S> p = forward_call<S>(c);
+    if (p.ev <= 2 * ACROSS)
+        launch_forward<S, 2>(c, p);
+    else if (p.ev <= 4 * ACROSS)
+        launch_forward<S, 4>(c, p);
+    else
+        launch_forward<S, 8>(c, p);
 }
 
 static bool run_attention(const kiln_cuda_call *c)
 {
     if (kiln_cuda_count_of(&c->out[1]) == 0)
         return true;
-    if (c->in[0].dtype == KILN_F64) {
-        launch_forward<double, 4>(c, forward_call<double>(c));
-        return kiln_cuda_launched(c);
+    switch (c->in[0].dtype) {
+    case KILN_F64: launch_forward<double, 4>(c, forward_call<double>(c)); break;
+    case KILN_F16: launch_forward<kiln_f16>(c); break;
+    case KILN_BF16: launch_forward<kiln_bf16>(c); break;
+    default: launch_forward<float>(c);
     }
-    attention<float> p = forward_call<float>(c);
-    if (p.ev <= 2 * ACROSS)
-        launch_forward<float, 2>(c, p);
-    else if (p.ev <= 4 * ACROSS)
-        launch_forward<float, 4>(c, p);
-    else
-        launch_forward<float, 8>(c, p);
     return kiln_cuda_launched(c);
 }
 
-template <typename T, int NV> static void launch_backward(const kiln_cuda_call *c, const attention<T> &p)
+template <typename S, int NV> static void launch_backward(const kiln_cuda_call *c, const attention<S> &p)
 {
-    int64_t blocks = p.heads * work<T, NV>::all_blocks(p);
+    int64_t blocks = p.heads * work<S, NV>::all_blocks(p);
     if (p.heads > 0 && p.l > 0)
-        sum_along<T><<<kiln_grid(parts(p.heads * p.l, 4)), 128, 0, c->stream>>>(p);
+        sum_along<S><<<kiln_grid(parts(p.heads * p.l, 4)), 128, 0, c->stream>>>(p);
     if (blocks)
-        backward<T, NV><<<kiln_grid(blocks), THREADS, 0, c->stream>>>(p);
+        backward<S, NV><<<kiln_grid(blocks), THREADS, 0, c->stream>>>(p);
 }
 
-template <typename T> static attention<T> backward_call(const kiln_cuda_call *c)
+template <typename S> static attention<S> backward_call(const kiln_cuda_call *c)
 {
-    attention<T> p = measure<T>(c);
-    operand<T> *const to[] = {&p.q, &p.k, &p.v, &p.y, &p.lse, &p.gy, &p.glse};
+    attention<S> p = measure<S>(c);
+    operand *const to[] = {&p.q, &p.k, &p.v, &p.y, &p.lse, &p.gy, &p.glse};
     const int dims[] = {2, 2, 2, 2, 1, 2, 1};
     set_operands(&p, c, to, dims, 7);
-    p.along = (T *)c->workspace;
+    p.along = (typename kiln_element<S>::real *)c->workspace;
     return p;
+}
+
+template <typename S> static void launch_backward(const kiln_cuda_call *c)
+{
+    attention<S> p = backward_call<S>(c);
+    int64_t width = p.e > p.ev ? p.e : p.ev;
+    if (width <= 4 * ACROSS)
+        launch_backward<S, 4>(c, p);
+    else
+        launch_backward<S, 8>(c, p);
 }
 
 static bool run_attention_grad(const kiln_cuda_call *c)
 {
-    if (c->in[0].dtype == KILN_F64) {
-        launch_backward<double, 4>(c, backward_call<double>(c));
-        return kiln_cuda_launched(c);
+    switch (c->in[0].dtype) {
+    case KILN_F64: launch_backward<double, 4>(c, backward_call<double>(c)); break;
+    case KILN_F16: launch_backward<kiln_f16>(c); break;
+    case KILN_BF16: launch_backward<kiln_bf16>(c); break;
+    default: launch_backward<float>(c);
     }
-    attention<float> p = backward_call<float>(c);
-    int64_t width = p.e > p.ev ? p.e : p.ev;
-    if (width <= 4 * ACROSS)
-        launch_backward<float, 4>(c, p);
-    else
-        launch_backward<float, 8>(c, p);
     return kiln_cuda_launched(c);
 }
 
@@ -381,10 +402,8 @@ static size_t grad_workspace(const kiln_cuda_call *c)
     return (size_t)kiln_cuda_count_of(&c->in[4]) * (c->in[0].dtype == KILN_F64 ? 8 : 4);
 }
 
-enum { REALS = KILN_CUDA_T(KILN_F32) | KILN_CUDA_T(KILN_F64) };
-
 extern "C" const kiln_cuda_kernel kiln_cuda_kernels_attention[] = {
-    {"attention", REALS, run_attention, NULL},
-    {"attention_grad", REALS, run_attention_grad, grad_workspace},
+    {"attention", KILN_CUDA_FLOATS, run_attention, NULL},
+    {"attention_grad", KILN_CUDA_FLOATS, run_attention_grad, grad_workspace},
     {NULL, 0, NULL, NULL},
 };

@@ -1,10 +1,11 @@
 /* The tiles that attention and its gradient are made of: a part of attention.cu. A block of 128 threads, 16 across and
  * 8 down, works on a square tile of scores, of which a thread has `tall` rows and `wide` columns in registers. Operands
- * go through shared memory piece by piece, so that any width of heads will do. */
+ * go through shared memory piece by piece, so that any width of heads will do. S is what elements are in memory, T what
+ * they are computed as. */
 #ifndef KILN_CUDA_ATTENTION_CUH
 #define KILN_CUDA_ATTENTION_CUH
 
-#include "device/cuda/kernels/reduce.cuh"
+#include "device/cuda/kernels/halves.cuh"
 
 enum { ACROSS = 16, DOWN = 8, THREADS = ACROSS * DOWN, PIECE = 32, BATCH_DIMS = KILN_MAX_DIMS };
 
@@ -21,15 +22,21 @@ template <typename T> struct alignas(16) room {
 };
 
 /* An operand as it lies in memory. */
-template <typename T> struct operand {
-    const T *at;
+struct operand {
+    const void *at;
     int64_t row, column, batch[BATCH_DIMS]; /* strides */
 };
 
 /* One head of it, `count` rows long. */
-template <typename T> struct matrix {
-    const T *at;
+template <typename S> struct matrix {
+    typedef typename kiln_element<S>::real real;
+    const S *at;
     int64_t row, column, count, width;
+
+    static __device__ __forceinline__ real value(const S *x)
+    {
+        return kiln_element<S>::of(*x);
+    }
 
     /* Whether neighbours in memory are neighbours in a column. */
     __device__ __forceinline__ bool upright() const
@@ -46,17 +53,17 @@ static __device__ __forceinline__ int left_of(int64_t n, int64_t from)
 
 /* Columns first … first + PIECE - 1 of rows from … from + side - 1 to [PIECE][line]: transposed. Eight threads read
  * neighbouring elements, and the 32 of a warp write to different banks. */
-template <typename T>
-static __device__ __forceinline__ void stage_turned(T *to, const matrix<T> &m, int64_t from, int64_t first)
+template <typename T, typename S>
+static __device__ __forceinline__ void stage_turned(T *to, const matrix<S> &m, int64_t from, int64_t first)
 {
     constexpr int side = tile<T>::side, line = tile<T>::line, step = THREADS / 8;
     int me = (int)threadIdx.x, rows = left_of(m.count, from), depth = left_of(m.width, first);
-    const T *at = m.at + from * m.row + first * m.column;
+    const S *at = m.at + from * m.row + first * m.column;
     if (m.upright()) {
 #pragma unroll 4
         for (int u = me; u < side * PIECE; u += THREADS)
             to[u / side * line + u % side] =
-                u % side < rows && u / side < depth ? at[u % side + u / side * m.column] : 0;
+                u % side < rows && u / side < depth ? m.value(at + u % side + u / side * m.column) : (T)0;
         return;
     }
     int r = me / 8;
@@ -67,7 +74,7 @@ static __device__ __forceinline__ void stage_turned(T *to, const matrix<T> &m, i
         T x[side / step];
 #pragma unroll
         for (int k = 0; k < side / step; k++)
-            x[k] = r + k * step < rows && c < depth ? at[k * step * m.row] : (T)0;
+            x[k] = r + k * step < rows && c < depth ? m.value(at + k * step * m.row) : (T)0;
 #pragma unroll
         for (int k = 0; k < side / step; k++)
             to[k * step] = x[k];
@@ -77,9 +84,9 @@ static __device__ __forceinline__ void stage_turned(T *to, const matrix<T> &m, i
 }
 
 /* s = a·bᵀ: rows a_from … of a, rows b_from … of b. */
-template <typename T>
-static __device__ __forceinline__ void scores(T (&s)[tile<T>::tall][tile<T>::wide], const matrix<T> &a, int64_t a_from,
-                                              const matrix<T> &b, int64_t b_from, T *stage)
+template <typename T, typename S>
+static __device__ __forceinline__ void scores(T (&s)[tile<T>::tall][tile<T>::wide], const matrix<S> &a, int64_t a_from,
+                                              const matrix<S> &b, int64_t b_from, T *stage)
 {
     constexpr int wide = tile<T>::wide, tall = tile<T>::tall, line = tile<T>::line;
     const T *left = stage + threadIdx.x / ACROSS * tall, *right = stage + PIECE * line + threadIdx.x % ACROSS * wide;
@@ -138,8 +145,8 @@ template <typename T, int NV> struct columns {
 };
 
 /* sums += weights·b: rows from … of b that there are, its columns first …; begins with a barrier. */
-template <typename T, int NV>
-static __device__ __forceinline__ void accumulate(T (&sums)[tile<T>::tall][NV], const T *weights, const matrix<T> &b,
+template <typename T, int NV, typename S>
+static __device__ __forceinline__ void accumulate(T (&sums)[tile<T>::tall][NV], const T *weights, const matrix<S> &b,
                                                   int64_t from, int64_t first, T *stage)
 {
     typedef columns<T, NV> cols;
@@ -148,19 +155,19 @@ static __device__ __forceinline__ void accumulate(T (&sums)[tile<T>::tall][NV], 
     for (int done = 0; done < tile<T>::side && from + done < b.count; done += keys) {
         __syncthreads();
         int rows = left_of(b.count, from + done), depth = left_of(b.width, first);
-        const T *at = b.at + (from + done) * b.row + first * b.column;
+        const S *at = b.at + (from + done) * b.row + first * b.column;
         if (b.upright()) {
 #pragma unroll 4
             for (int u = me; u < keys * all; u += THREADS)
                 stage[u % keys * all + u / keys] =
-                    u % keys < rows && u / keys < depth ? at[u % keys + u / keys * b.column] : (T)0;
+                    u % keys < rows && u / keys < depth ? b.value(at + u % keys + u / keys * b.column) : (T)0;
         } else {
             constexpr int step = THREADS / all;
             int c = me % all;
             at += me / all * b.row + c * b.column;
 #pragma unroll 8
             for (int r = me / all; r < keys; r += step, at += step * b.row)
-                stage[r * all + c] = r < rows && c < depth ? *at : (T)0;
+                stage[r * all + c] = r < rows && c < depth ? b.value(at) : (T)0;
         }
         __syncthreads();
         const T *left = weights + done * line + me / ACROSS * tall;
@@ -181,13 +188,13 @@ static __device__ __forceinline__ void accumulate(T (&sums)[tile<T>::tall][NV], 
 }
 
 /* Rows from … of a dense result of `count` rows, its columns first …, each row times its factor. */
-template <typename T, int NV>
-static __device__ __forceinline__ void put(T *to, const T (&sums)[tile<T>::tall][NV], const T (&times)[tile<T>::tall],
+template <typename T, int NV, typename S>
+static __device__ __forceinline__ void put(S *to, const T (&sums)[tile<T>::tall][NV], const T (&times)[tile<T>::tall],
                                            int64_t from, int64_t count, int64_t first, int64_t width)
 {
     typedef columns<T, NV> cols;
     constexpr int each = cols::each;
-    bool whole = width % each == 0 && (uintptr_t)to % (each * sizeof(T)) == 0;
+    bool whole = width % each == 0 && (uintptr_t)to % (each * sizeof(S)) == 0;
 #pragma unroll
     for (int i = 0; i < tile<T>::tall; i++) {
         int64_t row = from + threadIdx.x / ACROSS * tile<T>::tall + i;
@@ -196,10 +203,10 @@ static __device__ __forceinline__ void put(T *to, const T (&sums)[tile<T>::tall]
 #pragma unroll
         for (int g = 0; g < NV; g += each) {
             int64_t column = first + cols::of(g);
-            kiln_pack<T, each> v;
+            kiln_pack<S, each> v;
 #pragma unroll
             for (int j = 0; j < each; j++)
-                v.at[j] = sums[i][g + j] * times[i];
+                v.at[j] = kiln_element<S>::to(sums[i][g + j] * times[i]);
             if (whole && column < width)
                 kiln_store<each>(to + row * width + column, v);
 #pragma unroll

@@ -190,34 +190,42 @@ enum { GRAD_THREADS = 256 };
 
 /* With z = (x - mean)·rstd and u = gy·weight: gx = rstd·(u - mean(u) - z·mean(u·z)), gweight = Σ gy·z, gbias = Σ gy.
  * The sums over rows are taken in chunks of rows, whose sums a second kernel adds. */
-template <typename T> struct norm_grad {
-    const T *x, *mean, *rstd, *gy, *weight;
-    T *gx, *gweight, *gbias; /* the sums of chunk k lie k·apart further */
-    int64_t rows, n, chunk, chunks, apart;
+template <typename S> struct norm_grad {
+    typedef typename kiln_element<S>::real real;
+    const S *x;
+    const real *mean, *rstd;
+    const S *gy, *weight;
+    S *gx;
+    S *gweight, *gbias; /* where there is one chunk */
+    real *parts;        /* else: its sums for both, those of chunk k 2·n·k further */
+    int64_t rows, n, chunk, chunks;
     unsigned row_blocks; /* blocks before those that sum over rows */
     const int32_t *stop, *sums_stop;
 };
 
-template <typename T, bool BLOCK, int V> static __device__ void grad_of_rows(const norm_grad<T> &p)
+template <typename S, bool BLOCK, int V> static __device__ void grad_of_rows(const norm_grad<S> &p)
 {
+    typedef kiln_element<S> element;
+    typedef typename element::real T;
     typedef kiln_team<BLOCK> team;
     int64_t begin = (int64_t)team::rank() * V, step = (int64_t)team::size() * V, n = p.n;
     for (int64_t row = team::first_row(); row < p.rows; row += next_row<BLOCK>(p.row_blocks)) {
-        const T *__restrict__ x = p.x + row * n, *__restrict__ gy = p.gy + row * n;
-        T *__restrict__ gx = p.gx + row * n;
+        const S *__restrict__ x = p.x + row * n, *__restrict__ gy = p.gy + row * n;
+        S *__restrict__ gx = p.gx + row * n;
         T mean = p.mean[row], rstd = p.rstd[row];
         double sum = 0, along = 0;
 #pragma unroll 2
         for (int64_t i = begin; i < n; i += step) {
-            kiln_pack<T, V> v = kiln_load<V>(x + i), u = kiln_load<V>(gy + i), w;
+            kiln_pack<S, V> v = kiln_load<V>(x + i), u = kiln_load<V>(gy + i), w;
             if (p.weight)
                 w = kiln_load<V>(p.weight + i);
             T us = 0, uzs = 0;
 #pragma unroll
             for (int k = 0; k < V; k++) {
-                T each = p.weight ? u.at[k] * w.at[k] : u.at[k];
+                T each = element::of(u.at[k]);
+                each = p.weight ? each * element::of(w.at[k]) : each;
                 us += each;
-                uzs += each * ((v.at[k] - mean) * rstd);
+                uzs += each * ((element::of(v.at[k]) - mean) * rstd);
             }
             sum += (double)us;
             along += (double)uzs;
@@ -225,13 +233,14 @@ template <typename T, bool BLOCK, int V> static __device__ void grad_of_rows(con
         T a = (T)(team::sum(sum) / (double)n), b = (T)(team::sum(along) / (double)n);
 #pragma unroll 2
         for (int64_t i = begin; i < n; i += step) {
-            kiln_pack<T, V> v = kiln_load<V>(x + i), u = kiln_load<V>(gy + i), w;
+            kiln_pack<S, V> v = kiln_load<V>(x + i), u = kiln_load<V>(gy + i), w;
             if (p.weight)
                 w = kiln_load<V>(p.weight + i);
 #pragma unroll
             for (int k = 0; k < V; k++) {
-                T each = p.weight ? u.at[k] * w.at[k] : u.at[k];
-                v.at[k] = rstd * (each - a - (v.at[k] - mean) * rstd * b);
+                T each = element::of(u.at[k]);
+                each = p.weight ? each * element::of(w.at[k]) : each;
+                v.at[k] = element::to(rstd * (each - a - (element::of(v.at[k]) - mean) * rstd * b));
             }
             kiln_store<V>(gx + i, v);
         }
@@ -239,7 +248,8 @@ template <typename T, bool BLOCK, int V> static __device__ void grad_of_rows(con
 }
 
 /* Adds what the eight warps of a block have for 32 columns and writes both sums. */
-template <typename T> static __device__ void put_sums(T weight, T bias, T *gweight, T *gbias, int64_t left)
+template <typename T, typename S>
+static __device__ void put_sums(T weight, T bias, S *gweight, S *gbias, int64_t left)
 {
     __shared__ T parts[2][GRAD_THREADS];
     parts[0][threadIdx.x] = weight;
@@ -250,18 +260,20 @@ template <typename T> static __device__ void put_sums(T weight, T bias, T *gweig
         T all = 0;
         for (int w = 0; w < GRAD_THREADS / 32; w++)
             all += parts[which][w * 32 + lane];
-        (which ? gbias : gweight)[lane] = all;
+        (which ? gbias : gweight)[lane] = kiln_element<S>::to(all);
     }
     __syncthreads();
 }
 
 /* Both kinds of blocks in one launch, since neither waits for the other. */
-template <typename T, bool BLOCK, int V>
-static __global__ void __launch_bounds__(GRAD_THREADS) norm_rows_grad(norm_grad<T> p)
+template <typename S, bool BLOCK, int V>
+static __global__ void __launch_bounds__(GRAD_THREADS) norm_rows_grad(norm_grad<S> p)
 {
+    typedef kiln_element<S> element;
+    typedef typename element::real T;
     if (blockIdx.x < p.row_blocks) {
         if (!(p.stop && *p.stop))
-            grad_of_rows<T, BLOCK, V>(p);
+            grad_of_rows<S, BLOCK, V>(p);
         return;
     }
     if (p.sums_stop && *p.sums_stop)
@@ -274,18 +286,22 @@ static __global__ void __launch_bounds__(GRAD_THREADS) norm_rows_grad(norm_grad<
         if (column < p.n) {
 #pragma unroll 4
             for (int64_t row = chunk * p.chunk + threadIdx.x / 32; row < end; row += GRAD_THREADS / 32) {
-                T g = p.gy[row * p.n + column];
-                weight += g * ((p.x[row * p.n + column] - p.mean[row]) * p.rstd[row]);
+                T g = element::of(p.gy[row * p.n + column]);
+                weight += g * ((element::of(p.x[row * p.n + column]) - p.mean[row]) * p.rstd[row]);
                 bias += g;
             }
         }
-        put_sums<T>(weight, bias, p.gweight + chunk * p.apart + first, p.gbias + chunk * p.apart + first, p.n - first);
+        T *part = p.parts + 2 * chunk * p.n + first;
+        if (p.parts)
+            put_sums(weight, bias, part, part + p.n, p.n - first);
+        else
+            put_sums(weight, bias, p.gweight + first, p.gbias + first, p.n - first);
     }
 }
 
-template <typename T>
+template <typename T, typename S>
 static __global__ void __launch_bounds__(GRAD_THREADS)
-    add_chunks(const T *parts, T *gweight, T *gbias, int64_t n, int64_t chunks, const int32_t *stop)
+    add_chunks(const T *parts, S *gweight, S *gbias, int64_t n, int64_t chunks, const int32_t *stop)
 {
     if (stop && *stop)
         return;
@@ -299,7 +315,7 @@ static __global__ void __launch_bounds__(GRAD_THREADS)
                 bias += parts[(2 * k + 1) * n + column];
             }
         }
-        put_sums<T>(weight, bias, gweight + first, gbias + first, n - first);
+        put_sums(weight, bias, gweight + first, gbias + first, n - first);
     }
 }
 
@@ -325,38 +341,34 @@ static size_t norm_grad_workspace(const kiln_cuda_call *c)
     return chunks_of(s.outer) > 1 ? (size_t)(2 * chunks_of(s.outer) * s.n) * element : 0;
 }
 
-template <typename T> static void launch_norm_grad(const kiln_cuda_call *c, shape s)
+template <typename S> static void launch_norm_grad(const kiln_cuda_call *c, shape s)
 {
-    norm_grad<T> p = {(const T *)c->in[0].data,
-                      (const T *)c->in[1].data,
-                      (const T *)c->in[2].data,
-                      (const T *)c->in[3].data,
-                      (const T *)optional(c, 4),
-                      (T *)c->out[0].data,
-                      (T *)c->out[1].data,
-                      (T *)c->out[2].data,
-                      s.outer,
-                      s.n,
-                      chunk_rows(s.outer),
-                      chunks_of(s.outer),
-                      2 * s.n,
-                      0,
-                      c->stop,
-                      c->stop};
-    if (p.chunks > 1) {
-        p.gweight = (T *)c->workspace;
-        p.gbias = p.gweight + s.n;
-        p.sums_stop = NULL;
-    }
-    bool wide = s.n % kiln_wide<T> == 0 && kiln_aligned16(p.x) && kiln_aligned16(p.gy) && kiln_aligned16(p.gx) &&
+    typedef typename kiln_element<S>::real T;
+    norm_grad<S> p = {};
+    p.x = (const S *)c->in[0].data;
+    p.mean = (const T *)c->in[1].data;
+    p.rstd = (const T *)c->in[2].data;
+    p.gy = (const S *)c->in[3].data;
+    p.weight = (const S *)optional(c, 4);
+    p.gx = (S *)c->out[0].data;
+    p.gweight = (S *)c->out[1].data;
+    p.gbias = (S *)c->out[2].data;
+    p.rows = s.outer;
+    p.n = s.n;
+    p.chunk = chunk_rows(s.outer);
+    p.chunks = chunks_of(s.outer);
+    p.parts = p.chunks > 1 ? (T *)c->workspace : NULL;
+    p.stop = c->stop;
+    p.sums_stop = p.parts ? NULL : c->stop;
+    bool wide = s.n % kiln_wide<S> == 0 && kiln_aligned16(p.x) && kiln_aligned16(p.gy) && kiln_aligned16(p.gx) &&
                 kiln_aligned16(p.weight);
     teams t = teams_for(s.outer, s.n, GRAD_THREADS);
     p.row_blocks = s.outer ? t.grid : 0;
     t.grid = p.row_blocks + kiln_grid((s.n + 31) / 32 * p.chunks);
-    ROW_KERNEL(norm_rows_grad, t, T, wide, 0, c->stream, p);
-    if (p.chunks > 1)
-        add_chunks<T><<<kiln_grid((s.n + 31) / 32), GRAD_THREADS, 0, c->stream>>>(
-            p.gweight, (T *)c->out[1].data, (T *)c->out[2].data, s.n, p.chunks, c->stop);
+    ROW_KERNEL(norm_rows_grad, t, S, wide, 0, c->stream, p);
+    if (p.parts)
+        add_chunks<T, S><<<kiln_grid((s.n + 31) / 32), GRAD_THREADS, 0, c->stream>>>(p.parts, p.gweight, p.gbias, s.n,
+                                                                                     p.chunks, c->stop);
 }
 
 static bool layer_norm_rows_grad(const kiln_cuda_call *c)
@@ -364,10 +376,12 @@ static bool layer_norm_rows_grad(const kiln_cuda_call *c)
     shape s = rows_of(c);
     if (s.n == 0)
         return true;
-    if (c->in[0].dtype == KILN_F64)
-        launch_norm_grad<double>(c, s);
-    else
-        launch_norm_grad<float>(c, s);
+    switch (c->in[0].dtype) {
+    case KILN_F64: launch_norm_grad<double>(c, s); break;
+    case KILN_F16: launch_norm_grad<kiln_f16>(c, s); break;
+    case KILN_BF16: launch_norm_grad<kiln_bf16>(c, s); break;
+    default: launch_norm_grad<float>(c, s);
+    }
     return kiln_cuda_launched(c);
 }
 

@@ -215,7 +215,7 @@ extern "C" const kiln_cuda_kernel kiln_cuda_kernels_rows[] = {
     {"log_softmax", KILN_CUDA_FLOATS, log_softmax, NULL},
     {"normalize_rows", REALS, layer_norm_rows, NULL},
     {"layer_norm_rows", KILN_CUDA_FLOATS, layer_norm_rows, NULL},
-    {"layer_norm_rows_grad", REALS, layer_norm_rows_grad, norm_grad_workspace},
+    {"layer_norm_rows_grad", KILN_CUDA_FLOATS, layer_norm_rows_grad, norm_grad_workspace},
     {"nll_loss_pick", REALS, nll_loss_pick, NULL},
     {"nll_loss_place", REALS, nll_loss_place, NULL},
     {NULL, 0, NULL, NULL},
