@@ -135,7 +135,7 @@ static void test_other_draws(void **state)
 
 typedef struct plan {
     fit_kind kind;
-    int64_t micro, accumulate, limit;
+    int64_t batch, micro, accumulate, limit; /* batch: 0 stands for BATCH */
     kiln_fit_memory memory;
     double clip, lr; /* 0: 0.2 */
     const char *folder, *log;
@@ -151,7 +151,7 @@ static kiln_history fit(kiln_module *net, const plan *p)
 {
     kiln_optim *sgd = kiln_optim_sgd(kiln_parameters(net), .lr = p->lr > 0 ? p->lr : 0.2, .momentum = 0.9);
     kiln_manual_seed(8); /* of dropout */
-    kiln_history h = kiln_fit(net, p->data, .epochs = EPOCHS, .batch = BATCH, .accumulate = p->accumulate, .optim = sgd,
+    kiln_history h = kiln_fit(net, p->data, .epochs = EPOCHS, .batch = p->batch ? p->batch : BATCH, .accumulate = p->accumulate, .optim = sgd,
                               .metrics = METRICS, .validate = p->data, .seed = 4, .clip_norm = p->clip,
                               .micro_batch = p->micro, .fit_memory = p->memory, .limit = p->limit,
                               .augment = {.flip = p->kind == FIT_CNN, .crop = p->kind == FIT_CNN},
@@ -371,16 +371,34 @@ static void test_batch_norm(void **state)
     assert_true(kiln_ok());
     assert_int_equal(h.steps, EPOCHS * 3);
     kiln_history_free(&h);
-    /* in eval mode it takes nothing together */
-    p.memory = KILN_FIT_WHOLE;
-    kiln_module *still = net_with_norm();
-    kiln_module_train(kiln_module_child(still, "2"), false);
-    h = fit(still, &p);
-    assert_true(kiln_ok());
+    /* that is what small batches are whose gradients are accumulated: statistics of each, and one step for all of them */
+    plan small = {.data = p.data, .batch = 4, .accumulate = 4};
+    h = fit(before, &small);
+    assert_int_equal(h.steps, EPOCHS * 3);
     kiln_history_free(&h);
+    fit_assert_same_weights(net, before, 1e-5);
     kiln_module_free(net);
     kiln_module_free(before);
-    kiln_module_free(still);
+    kiln_data_free(p.data);
+}
+
+/* In eval mode it takes nothing together: parts are the whole. */
+static void test_frozen_batch_norm(void **state)
+{
+    (void)state;
+    plan p = {.data = fit_data(FIT_MLP, 0)};
+    kiln_module *nets[2];
+    for (int i = 0; i < 2; i++) {
+        nets[i] = net_with_norm();
+        kiln_module_train(kiln_module_child(nets[i], "2"), false);
+        p.micro = i ? 5 : 0;
+        kiln_history h = fit(nets[i], &p);
+        assert_true(kiln_ok());
+        kiln_history_free(&h);
+    }
+    fit_assert_same_weights(nets[0], nets[1], 1e-5);
+    for (int i = 0; i < 2; i++)
+        kiln_module_free(nets[i]);
     kiln_data_free(p.data);
 }
 
@@ -562,7 +580,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         core_test(test_draws),      core_test(test_other_draws),     core_test(test_equals_whole),
         core_test(test_whole_fits), core_test(test_replays),         core_test(test_own_draws),
-        files_test(test_log),       files_test(test_resumes),        core_test(test_batch_norm),
+        files_test(test_log),       files_test(test_resumes),        core_test(test_batch_norm), core_test(test_frozen_batch_norm),
         core_test(test_limit),      core_test(test_nothing_fits),    core_test(test_fails_as_a_whole),
         core_test(test_errors),     core_test(test_memory_runs_out),
     };
