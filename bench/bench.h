@@ -27,6 +27,13 @@ static inline kiln_device bench_device(int *argc, char **argv, const char *stand
     exit(0);
 }
 
+/* What KILN_BENCH_AMP asks autocast for; KILN_F32: nothing. */
+static inline kiln_dtype bench_amp(void)
+{
+    const char *asked = getenv("KILN_BENCH_AMP");
+    return !asked || !*asked ? KILN_F32 : strcmp(asked, "bf16") == 0 ? KILN_BF16 : KILN_F16;
+}
+
 static inline bool bench_wanted(const char *name, int argc, char **argv)
 {
     bool listed = argc < 2;

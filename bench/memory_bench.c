@@ -3,8 +3,11 @@
  * GPU, the most that the driver says is not free any more, asked by the process that started it, which has no context.
  * One JSON object a line; exit status 1 where the two differ by more than 1 % and 32 MiB.
  *
- * usage: kiln_bench_memory [--device cuda] [MODEL BATCH]...      (mlp 8192, resnet50 8, gpt2 with 256 tokens 2, a
- *        3-layer LSTM 64) */
+ * usage: kiln_bench_memory [--device cuda] [--curve] [MODEL BATCH]...      (mlp 8192, resnet50 8, gpt2 with 256 tokens
+ *        2, a 3-layer LSTM 64)
+ *        --curve: what a memory limit costs instead. Steps get 100, 90, … % of the memory that they take beside weights
+ *        and optimizer, and compute values a second time to do with it; how long that was said to take, and takes.
+ *        KILN_BENCH_AMP=bf16, f16: under autocast */
 #include <errno.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -57,39 +60,63 @@ static void make_batch(const model_entry *e, const model_options *o, int64_t bat
     kiln_eval();
 }
 
-static void write_step(kiln_module *m, kiln_optim *adam, kiln_tensor *x, kiln_tensor *y)
+typedef struct training {
+    kiln_module *model;
+    kiln_optim *adam;
+    kiln_tensor *x, *y;
+} training;
+
+static void write_step(const training *t)
 {
-    kiln_tensor *out = kiln_forward(m, x);
-    if (kiln_ndim(out) > 2)
-        out = kiln_reshape(out, KILN_SHAPE(-1, kiln_shape(out)[kiln_ndim(out) - 1]));
-    kiln_backward(kiln_cross_entropy(out, kiln_reshape(y, KILN_SHAPE(-1))));
-    kiln_optim_step(adam);
-    kiln_zero_grad(adam);
+    kiln_tensor *loss = NULL;
+    kiln_autocast (bench_amp()) {
+        kiln_tensor *out = kiln_forward(t->model, t->x);
+        if (kiln_ndim(out) > 2)
+            out = kiln_reshape(out, KILN_SHAPE(-1, kiln_shape(out)[kiln_ndim(out) - 1]));
+        loss = kiln_cross_entropy(out, kiln_reshape(t->y, KILN_SHAPE(-1)));
+    }
+    kiln_backward(loss);
+    kiln_optim_step(t->adam);
+    kiln_zero_grad(t->adam);
 }
 
-/* Trains and prints what Kiln says it takes, and what the process had before and at most. */
-static int train(const char *model, int64_t batch, kiln_device device)
+static bool begin(training *t, const char *model, int64_t batch, kiln_device device)
 {
     model_options o = {0};
     char why[256];
     const model_entry *e = model_find(model, &o, why, sizeof why);
     if (!e) {
         fprintf(stderr, "%s\n", why);
-        return 2;
+        return false;
     }
-    kiln_tensor *x = NULL, *y = NULL;
+    t->model = e->build(o);
+    t->adam = t->model ? kiln_optim_adam(kiln_parameters(t->model)) : NULL;
+    if (t->adam)
+        kiln_optim_state(t->adam);
+    make_batch(e, &o, batch, &t->x, &t->y);
+    return kiln_memory_trim(device); /* what making weights and batch has left behind is not the step's */
+}
+
+static void end(training *t)
+{
+    kiln_release(t->x);
+    kiln_release(t->y);
+    kiln_optim_free(t->adam);
+    kiln_module_free(t->model);
+}
+
+/* Trains and prints what Kiln says it takes, and what the process had before and at most. */
+static int train(const char *model, int64_t batch, kiln_device device)
+{
+    training t = {0};
     kiln_plan_info info = {0};
     kiln_memory_stats stats = {0};
     uint64_t before = own_memory("VmRSS:"), stated = 0;
-    kiln_module *m = e->build(o);
-    kiln_optim *adam = m ? kiln_optim_adam(kiln_parameters(m)) : NULL;
-    if (adam)
-        kiln_optim_state(adam);
-    make_batch(e, &o, batch, &x, &y);
-    kiln_memory_trim(device); /* what making weights and batch has left behind is not the step's */
+    if (!begin(&t, model, batch, device))
+        return 2;
     for (int i = 0; i < STEPS && kiln_ok(); i++) {
         kiln_step
-            write_step(m, adam, x, y);
+            write_step(&t);
         if (!kiln_device_wait(device) || !kiln_plan_last(&info) || !kiln_memory_get_stats(device, &stats))
             break;
         uint64_t now = stats.in_use + (uint64_t)info.peak_bytes + stats.overhead;
@@ -100,11 +127,80 @@ static int train(const char *model, int64_t batch, kiln_device device)
         return 1;
     printf("%llu %llu %llu\n", (unsigned long long)stated, (unsigned long long)before,
            (unsigned long long)own_memory("VmHWM:"));
-    kiln_release(x);
-    kiln_release(y);
-    kiln_optim_free(adam);
-    kiln_module_free(m);
+    end(&t);
     return 0;
+}
+
+/* ---- What a limit costs ---- */
+
+/* Seconds a step, the best of a few; 0 where it does not fit. */
+static double time_steps(const training *t, kiln_device device, double at_least)
+{
+    double best = 0, all = 0;
+    for (int i = 0; kiln_ok() && (i < 4 || all < at_least); i++) {
+        double start = kiln_seconds();
+        kiln_step
+            write_step(t);
+        kiln_device_wait(device);
+        double took = kiln_seconds() - start;
+        all += took;
+        best = i > 1 && (best == 0 || took < best) ? took : best; /* the first ones are planned, and warm up */
+    }
+    return kiln_ok() ? best : 0;
+}
+
+typedef struct point {
+    int percent;
+    double limit, seconds; /* bytes, a step */
+    kiln_plan_info info;
+} point;
+
+/* A limit of so many percent of what the step takes as it is; false where it cannot be kept. */
+static bool run_within(const training *t, kiln_device device, const kiln_plan_info *plain, point *p)
+{
+    kiln_memory_stats stats = {0};
+    uint64_t room = (uint64_t)plain->peak_bytes / 100 * (uint64_t)p->percent;
+    kiln_memory_trim(device);
+    kiln_memory_get_stats(device, &stats);
+    kiln_memory_set_limit(device, stats.in_use + stats.overhead + room + MIB);
+    p->limit = (double)room;
+    p->seconds = time_steps(t, device, 2);
+    kiln_memory_set_limit(device, 0);
+    kiln_plan_last(&p->info);
+    while (kiln_next_notice()) {
+    }
+    kiln_error_clear();
+    return p->seconds > 0;
+}
+
+static bool curve(const char *name, kiln_device device, const workload *w)
+{
+    enum { POINTS = 10 };
+    training t = {0};
+    kiln_plan_info plain = {0};
+    point points[POINTS];
+    int n = 0;
+    bool ok = begin(&t, w->model, w->batch, device);
+    double whole = ok ? time_steps(&t, device, 2) : 0;
+    ok = whole > 0 && kiln_plan_last(&plain);
+    for (; ok && n < POINTS; n++) {
+        points[n].percent = 100 - n * 100 / POINTS;
+        if (!run_within(&t, device, &plain, &points[n]))
+            break;
+    }
+    double again = ok ? time_steps(&t, device, 2) : 0; /* at the end as at the beginning, machines change their speed */
+    whole = again > 0 && again < whole ? again : whole;
+    for (int i = 0; i < n; i++) {
+        const point *p = &points[i];
+        printf("{\"model\": \"%s\", \"batch\": %lld, \"device\": \"%s\", \"percent\": %d, \"limit_mib\": %.0f, "
+               "\"peak_mib\": %.0f, \"again\": %lld, \"planned\": %.3f, \"ms\": %.1f, \"times\": %.3f}\n",
+               w->model, (long long)w->batch, name, p->percent, p->limit / MIB, (double)p->info.peak_bytes / MIB,
+               (long long)p->info.recomputed, p->info.seconds / plain.seconds, 1e3 * p->seconds, p->seconds / whole);
+    }
+    fflush(stdout);
+    ok = !kiln_report(stderr) && ok;
+    end(&t);
+    return ok;
 }
 
 /* ---- The one that looks on ---- */
@@ -186,10 +282,13 @@ int main(int argc, char **argv)
     kiln_device device = bench_device(&argc, argv, name); /* which takes its option out of the list */
     if (argc == 4 && !strcmp(argv[1], "--train"))
         return train(argv[2], atoll(argv[3]), device);
-    bool good = true;
-    for (int i = 1; i + 1 < argc; i += 2)
-        good &= measure(argv[0], name, device, &(workload){argv[i], atoll(argv[i + 1])});
-    for (size_t i = 0; argc < 3 && i < sizeof standard / sizeof *standard; i++)
-        good &= measure(argv[0], name, device, &standard[i]);
+    bool good = true, curves = argc > 1 && !strcmp(argv[1], "--curve");
+    int first = 1 + curves;
+    for (int i = first; i + 1 < argc; i += 2) {
+        const workload w = {argv[i], atoll(argv[i + 1])};
+        good &= curves ? curve(name, device, &w) : measure(argv[0], name, device, &w);
+    }
+    for (size_t i = 0; argc <= first && i < sizeof standard / sizeof *standard; i++)
+        good &= curves ? curve(name, device, &standard[i]) : measure(argv[0], name, device, &standard[i]);
     return !good;
 }

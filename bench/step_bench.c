@@ -96,12 +96,6 @@ static void training_free(training *t)
 }
 
 /* What autocast converts to; KILN_F32: there is none. */
-static kiln_dtype amp(void)
-{
-    const char *asked = getenv("KILN_BENCH_AMP");
-    return !asked ? KILN_F32 : strcmp(asked, "bf16") == 0 ? KILN_BF16 : KILN_F16;
-}
-
 static bool scales(void)
 {
     const char *asked = getenv("KILN_BENCH_AMP");
@@ -112,7 +106,7 @@ static void record(const training *t)
 {
     kiln_tensor *loss = NULL;
     kiln_zero_grad(t->adam);
-    kiln_autocast (amp()) {
+    kiln_autocast (bench_amp()) {
         kiln_tensor *z = kiln_forward(t->model, t->x);
         if (kiln_ndim(z) == 3) /* what each place of a text says */
             z = kiln_flatten(z, 0, 1);
@@ -129,8 +123,8 @@ static void record(const training *t)
 static const char *own_name(void)
 {
     const char *tf32 = getenv("KILN_TF32");
-    if (amp() != KILN_F32)
-        return scales() ? "kiln f16 scaled" : amp() == KILN_F16 ? "kiln f16" : "kiln bf16";
+    if (bench_amp() != KILN_F32)
+        return scales() ? "kiln f16 scaled" : bench_amp() == KILN_F16 ? "kiln f16" : "kiln bf16";
     return device == KILN_CPU ? "kiln" : tf32 && strcmp(tf32, "1") == 0 ? "kiln tf32" : "kiln f32";
 }
 

@@ -151,10 +151,10 @@ static kiln_history fit(kiln_module *net, const plan *p)
 {
     kiln_optim *sgd = kiln_optim_sgd(kiln_parameters(net), .lr = p->lr > 0 ? p->lr : 0.2, .momentum = 0.9);
     kiln_manual_seed(8); /* of dropout */
-    kiln_history h = kiln_fit(net, p->data, .epochs = EPOCHS, .batch = p->batch ? p->batch : BATCH, .accumulate = p->accumulate, .optim = sgd,
-                              .metrics = METRICS, .validate = p->data, .seed = 4, .clip_norm = p->clip,
-                              .micro_batch = p->micro, .fit_memory = p->memory, .limit = p->limit,
-                              .augment = {.flip = p->kind == FIT_CNN, .crop = p->kind == FIT_CNN},
+    kiln_history h = kiln_fit(net, p->data, .epochs = EPOCHS, .batch = p->batch ? p->batch : BATCH,
+                              .accumulate = p->accumulate, .optim = sgd, .metrics = METRICS, .validate = p->data,
+                              .seed = 4, .clip_norm = p->clip, .micro_batch = p->micro, .fit_memory = p->memory,
+                              .limit = p->limit, .augment = {.flip = p->kind == FIT_CNN, .crop = p->kind == FIT_CNN},
                               .checkpoint = p->folder, .resume = p->folder != NULL, .log = p->log, .log_steps = 1);
     kiln_optim_free(sgd);
     return h;
@@ -371,7 +371,8 @@ static void test_batch_norm(void **state)
     assert_true(kiln_ok());
     assert_int_equal(h.steps, EPOCHS * 3);
     kiln_history_free(&h);
-    /* that is what small batches are whose gradients are accumulated: statistics of each, and one step for all of them */
+    /* that is what small batches are whose gradients are accumulated: statistics of each, and one step for all of them
+     */
     plan small = {.data = p.data, .batch = 4, .accumulate = 4};
     h = fit(before, &small);
     assert_int_equal(h.steps, EPOCHS * 3);
@@ -578,11 +579,21 @@ int main(void)
 {
     setenv("KILN_RECOMPUTE", "0", 1); /* otherwise less has to be split */
     const struct CMUnitTest tests[] = {
-        core_test(test_draws),      core_test(test_other_draws),     core_test(test_equals_whole),
-        core_test(test_whole_fits), core_test(test_replays),         core_test(test_own_draws),
-        files_test(test_log),       files_test(test_resumes),        core_test(test_batch_norm), core_test(test_frozen_batch_norm),
-        core_test(test_limit),      core_test(test_nothing_fits),    core_test(test_fails_as_a_whole),
-        core_test(test_errors),     core_test(test_memory_runs_out),
+        core_test(test_draws),
+        core_test(test_other_draws),
+        core_test(test_equals_whole),
+        core_test(test_whole_fits),
+        core_test(test_replays),
+        core_test(test_own_draws),
+        files_test(test_log),
+        files_test(test_resumes),
+        core_test(test_batch_norm),
+        core_test(test_frozen_batch_norm),
+        core_test(test_limit),
+        core_test(test_nothing_fits),
+        core_test(test_fails_as_a_whole),
+        core_test(test_errors),
+        core_test(test_memory_runs_out),
     };
     return CORE_MAIN(tests);
 }
