@@ -164,6 +164,33 @@ static void test_scaling_makes_up_for_f16(void **state)
     kiln_data_free(test);
 }
 
+/* Steps that were left out are told with whose gradient it was. */
+static void test_left_out_steps_are_told(void **state)
+{
+    (void)state;
+    kiln_dataset *train = clouds(64, 1);
+    for (int large = 0; large < 2; large++) {
+        kiln_module *net = small_net();
+        kiln_scaler *s = kiln_scaler_new(.init_scale = large ? 0x1p40 : 1, .backoff_factor = 0x1p-20);
+        kiln_history h = kiln_fit(net, train, .epochs = 2, .batch = 16, .autocast = KILN_F16, .scaler = s);
+        assert_true(kiln_ok());
+        kiln_params p = kiln_parameters(net);
+        for (int64_t e = 0; e < h.count; e++) {
+            const char *culprit = h.epochs[e].culprit;
+            bool named = false;
+            for (int64_t i = 0; culprit && i < p.count; i++)
+                named |= strcmp(p.names[i], culprit) == 0 && h.epochs[e].bad_values <= kiln_numel(p.tensors[i]);
+            assert_int_equal(named, large);
+            assert_int_equal(h.epochs[e].skipped > 0, large);
+            assert_int_equal(h.epochs[e].bad_values > 0, large);
+        }
+        kiln_history_free(&h);
+        kiln_scaler_free(s);
+        kiln_module_free(net);
+    }
+    kiln_data_free(train);
+}
+
 /* The same as the loop a user would write, to the bit. */
 static void test_equals_explicit_loop(void **state)
 {
@@ -615,6 +642,7 @@ int main(void)
         core_test(test_callbacks),
         core_test(test_autocast),
         core_test(test_scaling_makes_up_for_f16),
+        core_test(test_left_out_steps_are_told),
         core_test(test_limit),
         core_test(test_early_stop),
         core_test(test_schedule),

@@ -54,7 +54,9 @@ typedef struct kiln_epoch {
         data_wait;   /* data_wait: the share of the time spent waiting for data, 0 … 1 */
     double scale;    /* of the loss, at its end; 0: it is not scaled */
     int64_t skipped; /* steps so far that were left out since a gradient was not finite */
-    int64_t reserved_[2];
+    const char
+        *culprit; /* of the last of them: the first parameter with such a gradient; NULL: none was, or not known */
+    int64_t bad_values; /* how many elements of its gradient were not finite */
 } kiln_epoch;
 
 typedef enum kiln_stop {

@@ -90,6 +90,18 @@ static void say_memory(const training *t, uint64_t used)
         printf(", %s less than without --amp", show_size(t->planned_plain - t->planned.peak));
 }
 
+static void say_scale(const kiln_history *h)
+{
+    const kiln_epoch *last = &h->epochs[h->count - 1], *known = last;
+    printf("\nScaled the loss by %g at the end; %s step%s left out", last->scale, show_count(last->skipped),
+           last->skipped == 1 ? " was" : "s were");
+    while (!known->culprit && known > h->epochs)
+        known--;
+    if (known->culprit)
+        printf(": %s value%s of the gradient of %s %s not finite", show_count(known->bad_values),
+               known->bad_values == 1 ? "" : "s", known->culprit, known->bad_values == 1 ? "was" : "were");
+}
+
 void say_end(const training *t, const kiln_history *h, double seconds)
 {
     double trained = 0, waited = 0;
@@ -106,10 +118,8 @@ void say_end(const training *t, const kiln_history *h, double seconds)
            show_count(h->steps), t->kept_recipe ? "" : " steps", show_seconds(h->first_step));
     if (trained > 0)
         printf("; %.0f %% of it waiting for data", 100 * waited / trained);
-    const kiln_epoch *last = &h->epochs[h->count - 1];
-    if (last->scale > 0)
-        printf("\nScaled the loss by %g at the end; %s step%s left out", last->scale, show_count(last->skipped),
-               last->skipped == 1 ? " was" : "s were");
+    if (h->epochs[h->count - 1].scale > 0)
+        say_scale(h);
     kiln_memory_stats memory;
     if (kiln_memory_get_stats(t->device, &memory))
         say_memory(t, memory.peak + memory.overhead);

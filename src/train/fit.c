@@ -398,6 +398,9 @@ static bool report_epoch(kiln_training *t)
         kiln_scaler_state s = kiln_scaler_get(t->scaler);
         e.scale = s.scale;
         e.skipped = s.skipped;
+        kiln_scaler_culprit culprit = kiln_scaler_blame(t->scaler, t->optim);
+        e.culprit = culprit.parameter;
+        e.bad_values = culprit.values;
     }
     t->bad = better ? 0 : t->bad + 1;
     if (better) {
@@ -536,6 +539,7 @@ void kiln_history_free(kiln_history *h) /* which may be shorter than ours */
     for (int64_t i = 0; i < h->count; i++) {
         kiln_result_free(&h->epochs[i].train);
         kiln_result_free(&h->epochs[i].test);
+        kiln_free((char *)h->epochs[i].culprit);
     }
     kiln_free(h->epochs);
     h->epochs = NULL;

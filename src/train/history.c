@@ -52,12 +52,14 @@ static kiln_result get_result(const json_t *o)
 
 static json_t *put_epoch(const kiln_epoch *e)
 {
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "epoch", (json_int_t)e->epoch, "train",
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:s?, s:I}", "epoch", (json_int_t)e->epoch, "train",
                      put_result(&e->train), "test", put_result(&e->test), "lr", number(e->lr), "seconds",
                      number(e->seconds), "samples_per_second", number(e->samples_per_second), "data_wait",
-                     number(e->data_wait), "scale", number(e->scale), "skipped", (json_int_t)e->skipped);
+                     number(e->data_wait), "scale", number(e->scale), "skipped", (json_int_t)e->skipped, "culprit",
+                     e->culprit, "bad_values", (json_int_t)e->bad_values);
 }
 
+/* Its text is the object's. */
 static kiln_epoch get_epoch(const json_t *o, int64_t index)
 {
     return (kiln_epoch){.epoch = get_count(o, "epoch", index),
@@ -68,7 +70,9 @@ static kiln_epoch get_epoch(const json_t *o, int64_t index)
                         .samples_per_second = get_number(o, "samples_per_second", NAN),
                         .data_wait = get_number(o, "data_wait", NAN),
                         .scale = get_number(o, "scale", 0),
-                        .skipped = get_count(o, "skipped", 0)};
+                        .skipped = get_count(o, "skipped", 0),
+                        .culprit = json_string_value(json_object_get(o, "culprit")),
+                        .bad_values = get_count(o, "bad_values", 0)};
 }
 
 /* ---- The file ---- */
@@ -105,11 +109,18 @@ static bool put_line(kiln_history_file *f, const kiln_epoch *e)
     return done;
 }
 
+/* With a text of its own. */
 static bool remember(kiln_history_file *f, kiln_history *h, const kiln_epoch *e)
 {
-    if (!KILN_GROW(h->epochs, f->room, h->count + 1))
+    char *culprit = e->culprit ? kiln_alloc(strlen(e->culprit) + 1, 1) : NULL;
+    if ((e->culprit && !culprit) || !KILN_GROW(h->epochs, f->room, h->count + 1)) {
+        kiln_free(culprit);
         return false;
-    h->epochs[h->count++] = *e;
+    }
+    if (culprit)
+        strcpy(culprit, e->culprit);
+    h->epochs[h->count] = *e;
+    h->epochs[h->count++].culprit = culprit;
     return true;
 }
 

@@ -175,6 +175,10 @@ bool kiln_log_epoch(kiln_log_file *l, const kiln_epoch *e, int64_t step)
     json_t *o = epoch_object(l, e, step);
     if (l->csv)
         return put_row(l, o, false);
+    if (e->culprit) {
+        json_object_set_new(o, "culprit", json_string(e->culprit));
+        json_object_set_new(o, "bad_values", json_integer(e->bad_values));
+    }
     kiln_memory_stats memory = {0};
     if (kiln_memory_get_stats(l->device, &memory))
         json_object_set_new(o, "memory_peak", json_integer((json_int_t)(memory.peak + memory.overhead)));
