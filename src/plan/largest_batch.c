@@ -16,7 +16,7 @@ static int64_t search(const kiln_growth *g, int64_t left)
     int64_t low = 1, high = g->batch; /* low fits, high does not */
     double low_spare = spare(g, low, (double)left), high_spare = spare(g, high, (double)left);
     if (low_spare < 0)
-        return 0;
+        return -1;
     if (high_spare >= 0)
         return 0; /* the sizes that were found do not explain what the plan takes */
     for (int turn = 0; high - low > 1 + low / 200; turn++) {

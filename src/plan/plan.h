@@ -245,13 +245,18 @@ bool kiln_plan_check_room(const struct kiln_trace *tr, const kiln_plan *plan);
  * told. */
 void kiln_plan_explain(const struct kiln_trace *tr, const kiln_plan *plan);
 
-/* The largest batch with which a step that does not fit into `left` bytes would; 0 when none is known to. *batch
- * receives the one it was recorded with. */
+/* The largest batch with which a step that does not fit into `left` bytes would; 0: that is not known, -1: not even one
+ * sample does. *batch receives the one it was recorded with. */
 int64_t kiln_plan_fitting_batch(const struct kiln_trace *tr, const kiln_plan *plan, int64_t left, int64_t *batch);
 
-/* The bytes that a step of this thread needed when it was last refused, and those that were left; false where none was
- * since the last call. */
-bool kiln_plan_refused(int64_t *need, int64_t *left);
+/* A step of this thread that was refused: the bytes that it needed, those that were left, and the batch that would have
+ * fitted, as kiln_plan_fitting_batch has it. */
+typedef struct kiln_refused {
+    int64_t need, left, fits;
+} kiln_refused;
+
+/* The last one; false where there was none since the last call. */
+bool kiln_plan_refused(kiln_refused *last);
 
 /* For kiln_plan_last: this thread has run the plan; `found`: it was there already. */
 void kiln_plan_was_run(const kiln_plan *plan, bool found);

@@ -240,16 +240,13 @@ static void say_roles(text *t, const refusal *r)
     say_shares(t, ". The step adds at its peak: ", more, 3);
 }
 
-static _Thread_local struct {
-    int64_t need, left;
-} refused;
+static _Thread_local kiln_refused refused;
 
-bool kiln_plan_refused(int64_t *need, int64_t *left)
+bool kiln_plan_refused(kiln_refused *last)
 {
-    *need = refused.need;
-    *left = refused.left;
-    refused.need = 0;
-    return *need > 0;
+    *last = refused;
+    refused = (kiln_refused){0};
+    return last->need > 0;
 }
 
 /* Always false. The batch is looked for before the error is raised, so that its hint stays the error's. */
@@ -258,8 +255,7 @@ static bool refuse(const kiln_trace *tr, const kiln_plan *p, int64_t need, int64
     refusal r = {.tr = tr, .p = p, .need = need, .left = left, .peak = find_peak(p)};
     text others = {.size = sizeof others.at}, t = {0};
     int64_t batch, fits = kiln_plan_fitting_batch(tr, p, left, &batch);
-    refused.need = need;
-    refused.left = left;
+    refused = (kiln_refused){need, left, fits};
     kiln_error_clear(); /* of what could not be found out for want of memory */
     add_up(&r);
     say_others(&others, p->device);
@@ -271,6 +267,10 @@ static bool refuse(const kiln_trace *tr, const kiln_plan *p, int64_t need, int64
     kiln_fail(KILN_E_MEMORY, "step", "%s%s", t.at, others.at);
     if (fits >= 1 && fits < batch)
         kiln_hint("nothing was changed. A batch of about %lld instead of %lld would fit", (long long)fits,
+                  (long long)batch);
+    else if (fits < 0)
+        kiln_hint("nothing was changed. Not even a batch of 1 instead of %lld would fit: use a smaller model, release "
+                  "tensors, or raise the limit",
                   (long long)batch);
     else
         kiln_hint("nothing was changed. Use a smaller batch or model, release tensors, or raise the limit");

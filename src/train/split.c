@@ -32,9 +32,9 @@ static int64_t smaller_part(int64_t whole, int64_t size, int64_t need, int64_t l
 
 bool kiln_training_shrink(kiln_training *t, int64_t whole, int64_t size, uint64_t failures)
 {
-    int64_t need, left;
-    bool refused = kiln_plan_refused(&need, &left) && kiln_last_error()->code == KILN_E_MEMORY;
-    if (!refused)
+    kiln_refused r;
+    bool refused = kiln_plan_refused(&r) && kiln_last_error()->code == KILN_E_MEMORY;
+    if (!refused || (t->o.fit_memory == KILN_FIT_WHOLE && r.fits < 0))
         return false;
     if (t->o.fit_memory == KILN_FIT_WHOLE) {
         const kiln_error e = *kiln_last_error();
@@ -44,7 +44,7 @@ bool kiln_training_shrink(kiln_training *t, int64_t whole, int64_t size, uint64_
     if (size == 1)
         return kiln_hint("not even one sample at once fits: use a smaller model, or raise the limit");
     kiln_fail_forget(failures);
-    t->part = smaller_part(whole, size, need, left);
+    t->part = smaller_part(whole, size, r.need, r.left);
     return true;
 }
 
