@@ -90,14 +90,11 @@ KILN_GEMM_INLINE void tile(const int rows, const int vectors, int64_t k, const v
         memcpy((char *)c + r * 4 * c_row, beside + r * line, (size_t)line);
 }
 
+/* clang-format off */
 #define ROWS(X)                                                                                                        \
-    X(1)                                                                                                               \
-    X(2)                                                                                                               \
-    X(3)                                                                                                               \
-    X(4)                                                                                                               \
-    X(5)                                                                                                               \
-    X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24)      \
-        X(25) X(26) X(27) X(28) X(29) X(30) X(31) X(32)
+    X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)                             \
+    X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31) X(32)
+/* clang-format on */
 
 #define TILE(rows, vectors)                                                                                            \
     static void tile_##vectors##_##rows(int64_t k, const void *s, int64_t s_row, int64_t s_k, const void *v,           \
