@@ -81,9 +81,11 @@ bool kiln_cuda_choose(void *dev, const kiln_plan *plan, kiln_choice *choices)
 {
     choosing c = {.d = dev, .plan = plan, .choices = choices};
     kiln_address *at = distinct_addresses(plan);
+    if (!at)
+        return false;
     const kiln_binding b = {.slots = at, .outputs = at + plan->nslots, .arena = (kiln_address)1 << 40};
-    bool ok = at && kiln_cuda_enter(dev) && kiln_cuda_make_parts(dev, &c.e, plan) &&
-              kiln_cuda_make_chains(dev, &c.e, &b) && choose_all(&c);
+    bool ok = kiln_cuda_enter(dev) && kiln_cuda_make_parts(dev, &c.e, plan) && kiln_cuda_make_chains(dev, &c.e, &b) &&
+              choose_all(&c);
     kiln_cuda_free_parts(&c.e);
     kiln_free(at);
     return ok;
