@@ -93,6 +93,9 @@ static bool trains(const run *r, int64_t batch, uint64_t *peak)
     bool ok = kiln_ok();
     if (!ok)
         assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+    if (!ok && getenv("KILN_TEST_TELL"))
+        print_message("batch %lld, overhead %llu: %s\n", (long long)batch, (unsigned long long)stats().overhead,
+                      kiln_last_error()->message);
     kiln_error_clear();
     kiln_history_free(&h);
     *peak = stats().peak;

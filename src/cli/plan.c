@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "cli/step.h"
+#include "core/largest.h"
 
 static const option options[] = {
     {"model", 0, OPTION_TEXT, "MODEL", "name[:key=value,...] or FILE.yaml (mlp)", 0, 0, "<models>"},
@@ -63,14 +64,16 @@ static uint64_t need_of(step *s, const kiln_plan_info *info)
            bytes_of_tensor(s->y) + (uint64_t)info->peak_bytes;
 }
 
-/* False, also with a code, if a step with this batch needs more than the limit. */
-static bool fits(step *s, int64_t batch, uint64_t limit, kiln_device device, int *code)
+/* What a step with this batch leaves of the limit; negative: it does not fit. */
+static int look_at_batch(step *s, int64_t batch, uint64_t limit, kiln_device device, double *spare)
 {
     kiln_plan_info info;
-    *code = step_set_batch(s, batch, device);
-    if (!*code)
-        *code = look(s, &info, NULL);
-    return !*code && need_of(s, &info) <= limit;
+    int code = step_set_batch(s, batch, device);
+    if (!code)
+        code = look(s, &info, NULL);
+    if (!code)
+        *spare = (double)limit - (double)need_of(s, &info);
+    return code;
 }
 
 /* What the limit costs a step that does not fit as it is: values are computed a second time. */
@@ -107,17 +110,15 @@ static int say_recomputing(step *s, const kiln_plan_info *plain, uint64_t limit)
 /* *batch: the largest that fits, 0: none. */
 static int find_largest(step *s, uint64_t limit, kiln_device device, int64_t *batch)
 {
-    int64_t fitting = 0, too_large = 1;
+    kiln_largest l = {.most = 1 << 24, .inexact = 400};
     int code = 0;
-    while (too_large < (1 << 24) && fits(s, too_large, limit, device, &code)) {
-        fitting = too_large;
-        too_large *= 2;
+    for (int64_t next; !code && (next = kiln_largest_next(&l));) {
+        double spare = -1;
+        code = look_at_batch(s, next, limit, device, &spare);
+        if (!code)
+            kiln_largest_tell(&l, next, spare);
     }
-    while (!code && too_large - fitting > 1) {
-        int64_t middle = fitting + (too_large - fitting) / 2;
-        *(fits(s, middle, limit, device, &code) ? &fitting : &too_large) = middle;
-    }
-    *batch = fitting;
+    *batch = l.low;
     return code;
 }
 

@@ -28,13 +28,4 @@ void kiln_growth_free(kiln_growth *g);
 /* Scratch and results of the plan with another batch, in bytes; INT64_MAX when that cannot be told. */
 int64_t kiln_growth_peak(const kiln_growth *g, int64_t batch);
 
-/* For searching: where between two batches the memory is used up, if it is by an even growth from `low_spare` bytes
- * that are left to `high_spare`, which is negative. Never one of the two. */
-static inline int64_t kiln_growth_between(int64_t low, double low_spare, int64_t high, double high_spare)
-{
-    double share = low_spare / (low_spare - high_spare);
-    int64_t guess = low + (int64_t)(share * (double)(high - low));
-    return guess <= low ? low + 1 : guess >= high ? high - 1 : guess;
-}
-
 #endif

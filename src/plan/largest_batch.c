@@ -1,5 +1,6 @@
 /* How large a batch would fit: for the message of a step that is refused. */
 #include "core/fail.h"
+#include "core/largest.h"
 #include "plan/growth.h"
 
 /* What is left over with this batch, when a smaller one takes less memory itself; negative: it does not fit. Other
@@ -13,24 +14,17 @@ static double spare(const kiln_growth *g, int64_t batch, double left)
 /* The message says "about": half a percent is near enough. */
 static int64_t search(const kiln_growth *g, int64_t left)
 {
-    int64_t low = 1, high = g->batch; /* low fits, high does not */
-    double low_spare = spare(g, low, (double)left), high_spare = spare(g, high, (double)left);
-    if (low_spare < 0)
+    kiln_largest l = {.most = g->batch, .inexact = 200};
+    double one = spare(g, 1, (double)left), all = spare(g, g->batch, (double)left);
+    if (one < 0)
         return -1;
-    if (high_spare >= 0)
+    if (all >= 0)
         return 0; /* the sizes that were found do not explain what the plan takes */
-    for (int turn = 0; high - low > 1 + low / 200; turn++) {
-        int64_t middle = turn % 3 == 2 ? low + (high - low) / 2 : kiln_growth_between(low, low_spare, high, high_spare);
-        double here = spare(g, middle, (double)left);
-        if (here >= 0) {
-            low = middle;
-            low_spare = here;
-        } else {
-            high = middle;
-            high_spare = here;
-        }
-    }
-    return low;
+    kiln_largest_tell(&l, 1, one);
+    kiln_largest_tell(&l, g->batch, all);
+    for (int64_t batch; (batch = kiln_largest_next(&l));)
+        kiln_largest_tell(&l, batch, spare(g, batch, (double)left));
+    return l.low;
 }
 
 int64_t kiln_plan_fitting_batch(const kiln_trace *tr, const kiln_plan *p, int64_t left, int64_t *batch)

@@ -2,11 +2,11 @@
  * that has only a shape, planned, and forgotten. Nothing runs, and nothing that counts is changed: the random state is
  * put back, and the optimizer finds that the steps did not take place. */
 #include "core/fail.h"
+#include "core/largest.h"
 #include "core/sized.h"
 #include "data/loader.h"
 #include "kiln/grad.h"
 #include "plan/backend.h"
-#include "plan/growth.h"
 #include "train/evaluate.h"
 #include "train/training.h"
 
@@ -138,16 +138,25 @@ static bool look_at_validation(kiln_training *t, int64_t batch, uint64_t held, k
 
 /* ---- The device ---- */
 
+/* What a GPU takes for itself grows when steps run, by a few of the pieces that its memory comes in: a share of what is
+ * left, or that many bytes. */
+static int64_t growing(int64_t left)
+{
+    enum { PIECES = 8 << 20 };
+    int64_t reserve = left / 64 > PIECES ? left / 64 : PIECES;
+    return reserve < left ? reserve : left;
+}
+
 /* What may still be taken. Without a limit some is left to others: of the host's memory more, since who takes too much
- * of that is ended. What a GPU takes for itself grows a little when steps run. */
+ * of that is ended. */
 static uint64_t room_left(kiln_device device, const kiln_memory_stats *stats)
 {
     int64_t left = kiln_memory_available(device), limited = kiln_memory_left(device);
     if (left < 0)
         return 0;
     if (left < limited)
-        return (uint64_t)(left - left / (device == KILN_CPU ? 8 : 64));
-    return (uint64_t)(stats->overhead ? left - left / 64 : left);
+        return (uint64_t)(left - (device == KILN_CPU ? left / 8 : growing(left)));
+    return (uint64_t)(stats->overhead ? left - growing(left) : left);
 }
 
 static bool look_at_device(const kiln_training *t, kiln_forecast *f, uint64_t *left)
@@ -175,63 +184,40 @@ static bool look_at_batch(kiln_training *t, kiln_dataset *train, int64_t batch, 
 
 /* ---- The largest batch ---- */
 
-/* Batch sizes on both sides of the answer: `low` fits, `high` does not or is not known yet. */
-typedef struct range {
-    int64_t low, high;
-    double low_spare, high_spare;
-    kiln_forecast best; /* of low */
-} range;
-
-static bool try_batch(kiln_training *t, kiln_dataset *train, int64_t batch, double left, range *r)
-{
-    kiln_forecast at = r->best;
-    if (!look_at_batch(t, train, batch, false, &at))
-        return false;
-    double spare = left - (double)at.peak;
-    if (spare >= 0) {
-        r->low = batch;
-        r->low_spare = spare;
-        r->best = at;
-    } else {
-        r->high = batch;
-        r->high_spare = spare;
-    }
-    return true;
-}
-
-/* A batch of 1 comes last: batch norm does not train with it. */
-static bool try_single(kiln_training *t, kiln_dataset *train, double left, range *r)
+/* Whether it fits; *at is what was found out about it. Batch norm does not train with a batch of 1, which then is one
+ * that does not fit. */
+static bool try_batch(kiln_training *t, kiln_dataset *train, int64_t batch, double left, kiln_forecast *at,
+                      double *spare)
 {
     uint64_t failures = kiln_fail_count();
-    if (try_batch(t, train, 1, left, r))
+    *spare = -1;
+    if (!look_at_batch(t, train, batch, false, at)) {
+        kiln_code code = kiln_last_error()->code;
+        if (batch > 1 || (code != KILN_E_SHAPE && code != KILN_E_ARGUMENT))
+            return false;
+        kiln_fail_forget(failures);
         return true;
-    if (kiln_last_error()->code != KILN_E_SHAPE && kiln_last_error()->code != KILN_E_ARGUMENT)
-        return false;
-    kiln_fail_forget(failures);
+    }
+    *spare = left - (double)at->peak;
     return true;
 }
 
-/* The largest batch whose peak beside what is in use fits into `left`; f->batch 0 where there is none. Memory grows
- * almost evenly with the batch, so that few have to be planned; a quarter of a percent is near enough. */
+/* The largest batch whose peak beside what is in use fits into `left`; f->batch 0 where there is none. A quarter of a
+ * percent is near enough. */
 static bool search(kiln_training *t, kiln_dataset *train, uint64_t left, kiln_forecast *f)
 {
-    int64_t count = kiln_data_count(train);
-    range r = {.high = count + 1, .best = *f};
-    r.best.batch = 0;
-    for (int64_t batch = count < 2 ? count : 2;
-         r.high > count && r.low<count; batch = batch> count / 8 ? count : 8 * batch)
-        if (!try_batch(t, train, batch, (double)left, &r))
+    kiln_largest l = {.most = kiln_data_count(train), .inexact = 400};
+    kiln_forecast start = *f, at;
+    double spare;
+    f->batch = 0;
+    for (int64_t batch; (batch = kiln_largest_next(&l));) {
+        at = start;
+        if (!try_batch(t, train, batch, (double)left, &at, &spare))
             return false;
-    if (!r.low && r.high == 2 && !try_single(t, train, (double)left, &r))
-        return false;
-    for (int turn = 0; r.low && r.high <= count && r.high - r.low > 1 + r.low / 400; turn++) {
-        bool halve = turn % 4 == 3;
-        int64_t batch =
-            halve ? r.low + (r.high - r.low) / 2 : kiln_growth_between(r.low, r.low_spare, r.high, r.high_spare);
-        if (!try_batch(t, train, batch, (double)left, &r))
-            return false;
+        kiln_largest_tell(&l, batch, spare);
+        if (spare >= 0)
+            *f = at;
     }
-    *f = r.best;
     return true;
 }
 
