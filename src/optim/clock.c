@@ -71,6 +71,14 @@ static bool settle_all(kiln_optim *o)
     return kiln_optim_settle(o);
 }
 
+static void find_twin(kiln_optim *o, int64_t i)
+{
+    kiln_optim_param *p = &o->params[i];
+    for (p->twin = 0; p->twin < i; p->twin++)
+        if (o->params[p->twin].steps == p->steps && o->params[p->twin].tensor->device == p->tensor->device)
+            return;
+}
+
 bool kiln_optim_start_clocks(kiln_optim *o)
 {
     bool all = o->nclocks > 0 && !has_only_shapes(o);
@@ -84,6 +92,7 @@ bool kiln_optim_start_clocks(kiln_optim *o)
         kiln_optim_param *p = &o->params[i];
         ok = kiln_optim_clock_on(o, p->tensor->device) || add_clock(o, p->tensor, counts);
         p->clock = p->tensor->device;
+        find_twin(o, i);
     }
     if (!ok)
         kiln_optim_drop_clocks(o);
@@ -136,17 +145,27 @@ static kiln_tensor *list_done(const kiln_optim *o, kiln_device device)
     return t;
 }
 
-bool kiln_optim_advance_clock(kiln_optim *o, kiln_device device, kiln_tensor *found)
+/* Who took part in other steps than its twin has a count of its own from now on. From the last one, since those before
+ * it are compared with. */
+static void part_twins(kiln_optim *o, kiln_device device)
 {
-    kiln_tensor *taken = kiln_optim_clock_on(o, device), *next;
+    for (int64_t i = o->nparams; i-- > 0;) {
+        kiln_optim_param *p = &o->params[i];
+        if (p->clock == device && p->done != o->params[p->twin].done)
+            p->twin = i;
+    }
+}
+
+bool kiln_optim_advance_clock(kiln_optim *o, kiln_device device, const kiln_update *u)
+{
+    kiln_tensor *taken = kiln_optim_clock_on(o, device), *next = u->steps;
     bool all = true;
     for (int64_t i = 0; i < o->nparams; i++)
         all &= o->params[i].done || o->params[i].clock != device;
-    if (all)
-        next = kiln_add_scalar(taken, 1);
-    else {
+    if (!all) {
         kiln_tensor *done = list_done(o, device);
+        part_twins(o, device);
         next = done ? kiln_add(taken, done) : NULL;
     }
-    return next && kiln_assign(taken, kiln_where(found, taken, next));
+    return next && kiln_assign(taken, kiln_where(u->found, taken, next));
 }

@@ -192,7 +192,7 @@ kiln_register kiln_formula_scale(kiln_update *u, kiln_register a, kiln_number by
         u->formula.full = true;
         return a;
     }
-    u->numbers[u->nnumbers] = by.each;
+    u->numbers[u->nnumbers] = u->dry ? NULL : kiln_cast(by.each, kiln_dtype_of(u->formula.in[KILN_PARAMETER]));
     return kiln_formula_put(&u->formula, KILN_PW_mul, a, KILN_NUMBER0 + u->nnumbers++, 0);
 }
 

@@ -315,14 +315,20 @@ static void begin_updates(kiln_optim *o, kiln_update *u, bool gated)
     u->found = u->steps = NULL;
     u->options = NULL;
     u->step = 0;
+    u->picked_for = -1;
     u->formula.call.nin = 0;
 }
 
-/* The parameter's own of the numbers that the formula uses. */
+/* The parameter's own of the numbers that the formula uses, which are those of all that have taken as many steps. */
 static void set_numbers(kiln_update *u)
 {
-    for (int k = 0; k < u->nnumbers && !u->dry; k++)
-        u->formula.in[KILN_NUMBER0 + k] = kiln_update_number(u, u->numbers[k]);
+    int64_t twin = u->owner->params[u->index].twin;
+    for (int k = 0; k < u->nnumbers && !u->dry; k++) {
+        if (u->picked_for != twin)
+            u->picked[k] = kiln_update_number(u, u->numbers[k]);
+        u->formula.in[KILN_NUMBER0 + k] = u->picked[k];
+    }
+    u->picked_for = twin;
 }
 
 /* Which inputs a formula has tells which states there are. */
@@ -362,6 +368,7 @@ static void write_update(kiln_optim *o, int64_t i, kiln_tensor *gradient, const 
     u->options = &o->groups[p->group];
     u->step = p->steps + 1;
     u->nnumbers = 0;
+    u->picked_for = -1;
     kiln_formula_begin(&u->formula, in, n);
     if (rule->formula)
         rule->formula(u);
@@ -418,7 +425,7 @@ static bool update_device(kiln_optim *o, int64_t first, bool counts, kiln_tensor
         receipt->marks[i] = 1;
         p->done = true;
     }
-    return receipt && (!found || kiln_optim_advance_clock(o, device, u.found)) && kiln_optim_close_receipt(o, device);
+    return receipt && (!found || kiln_optim_advance_clock(o, device, &u)) && kiln_optim_close_receipt(o, device);
 }
 
 /* One pass over all groups. Every operation in it is a part of the optimizer's, for messages and for devices that can

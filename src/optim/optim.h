@@ -38,6 +38,7 @@ typedef struct kiln_optim_param {
     bool began;        /* its master holds something: it was shown, and may have been loaded */
     int64_t steps;     /* updates of it so far */
     kiln_device clock; /* whose clock counts them, where there are clocks */
+    int64_t twin;      /* the first parameter that is known to have the same count there */
     kiln_tensor *state[KILN_OPTIM_SLOTS];
 } kiln_optim_param;
 
@@ -120,8 +121,8 @@ void kiln_optim_drop_clocks(kiln_optim *o);
 
 kiln_tensor *kiln_optim_clock_on(const kiln_optim *o, kiln_device device); /* its counts */
 
-/* The parameters that are done have taken a step there, unless `found`. */
-bool kiln_optim_advance_clock(kiln_optim *o, kiln_device device, kiln_tensor *found);
+/* The parameters that are done have taken a step there, by updates like u, unless its `found`. */
+bool kiln_optim_advance_clock(kiln_optim *o, kiln_device device, const kiln_update *u);
 
 /* ---- clip.c ---- */
 

@@ -59,6 +59,8 @@ typedef struct kiln_update {
     kiln_optim_list *products;
     int nnumbers;
     kiln_tensor *numbers[KILN_NUMBERS]; /* those that the formula uses, for all parameters */
+    kiln_tensor *picked[KILN_NUMBERS];  /* of parameter `picked_for`, and those that have taken as many steps */
+    int64_t picked_for;                 /* -1: none yet */
 } kiln_update;
 
 /* A state tensor that is to be made: zeros like the parameter where a rule does not say otherwise. */

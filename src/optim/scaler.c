@@ -217,9 +217,10 @@ enum { VALUES_BITS = 40 };
 
 static kiln_tensor *look_at(kiln_tensor *culprit, int64_t i, kiln_tensor *g, kiln_device device)
 {
-    kiln_tensor *count = kiln_to(kiln_sum_all(kiln_logical_not(kiln_isfinite(g))), device);
-    kiln_tensor *named = kiln_add_scalar(count, (double)(i << VALUES_BITS));
-    return kiln_where(kiln_gt_scalar(count, 0), named, culprit);
+    int64_t all = kiln_numel(g);
+    kiln_tensor *finite = kiln_to(kiln_sum_all(kiln_isfinite(g)), device);
+    kiln_tensor *named = kiln_rsub_scalar(finite, (double)((i << VALUES_BITS) + all));
+    return kiln_where(kiln_lt_scalar(finite, (double)all), named, culprit);
 }
 
 static bool unscale(kiln_trace *tr, kiln_scaler *s, served *v)
