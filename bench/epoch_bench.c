@@ -1,9 +1,10 @@
 /* A training epoch as people run it, loading included, through kiln_fit: mlp and lenet on 28x28 images stored as bytes,
- * gpt2 on text. One JSON object a line, beside epoch_peer.py's. On the CPU the second epoch counts; elsewhere, where
- * one takes a fraction of a second and kernels are compiled in the background, the median of those after the first four
- * seconds.
+ * gpt2 on text; loop: the MLP by a loop of one's own, as examples/mixed_precision.c has it. One JSON object a line,
+ * beside epoch_peer.py's. On the CPU the second epoch counts; elsewhere, where one takes a fraction of a second and
+ * kernels are compiled in the background, the median of those after the first four seconds.
  *
- * usage: kiln_bench_epoch [--device cuda] [mlp|lenet|gpt2 …] */
+ * usage: kiln_bench_epoch [--device cuda] [mlp|lenet|gpt2|loop …]
+ *        KILN_BENCH_AMP=bf16, f16: under autocast; f16 with a gradient scaler */
 #include <unistd.h>
 #include "bench.h"
 #include "models.h"
@@ -69,22 +70,22 @@ static bool watch_epoch(void *context, const kiln_epoch *e)
     return w->counted < 1 || (device != KILN_CPU && spent < 6);
 }
 
-static void report(const char *work, const kiln_history *h, const watch *w, int64_t batch, int64_t samples, int workers,
-                   int64_t tokens)
+typedef struct epochs {
+    double seconds[MOST_EPOCHS]; /* of those that count */
+    int count;
+    double waiting; /* share of the time that went to waiting for data, summed up */
+} epochs;
+
+static void report(const char *work, epochs *e, int64_t batch, int64_t samples, int workers, int64_t tokens)
 {
-    double seconds[MOST_EPOCHS], waiting = 0;
-    int n = 0;
-    for (int64_t i = w->warm; i < h->count; i++) {
-        waiting += h->epochs[i].data_wait;
-        seconds[n++] = h->epochs[i].seconds;
-    }
-    if (!n)
+    const char *by = bench_amp() == KILN_F32 ? "kiln" : bench_amp() == KILN_BF16 ? "kiln bf16" : "kiln f16 scaled";
+    if (!e->count)
         return;
-    double one = bench_median(seconds, n);
-    printf("{\"work\": \"epoch %s\", \"batch\": %lld, \"peer\": \"kiln\", \"workers\": %d, \"samples_s\": %.0f, "
+    double one = bench_median(e->seconds, e->count);
+    printf("{\"work\": \"epoch %s\", \"batch\": %lld, \"peer\": \"%s\", \"workers\": %d, \"samples_s\": %.0f, "
            "\"us\": %.1f, \"data_wait\": %.3f}\n",
-           work, (long long)batch, workers, (double)(samples * tokens) / one,
-           1e6 * one * (double)batch / (double)samples, waiting / n);
+           work, (long long)batch, by, workers, (double)(samples * tokens) / one,
+           1e6 * one * (double)batch / (double)samples, e->waiting / e->count);
     fflush(stdout);
 }
 
@@ -95,9 +96,60 @@ static void measure(const char *work, kiln_module *m, kiln_dataset *d, int64_t b
     watch w = {.start = kiln_seconds()};
     const kiln_callback callback = {.epoch = watch_epoch, .context = &w};
     kiln_history h = kiln_fit(m, d, .epochs = MOST_EPOCHS, .batch = batch, .optim = adam, .workers = workers,
-                              .callbacks = &callback, .ncallbacks = 1);
-    report(work, &h, &w, batch, kiln_data_count(d), workers, tokens);
+                              .callbacks = &callback, .ncallbacks = 1, .autocast = bench_amp());
+    epochs e = {0};
+    for (int64_t i = w.warm; i < h.count; i++) {
+        e.waiting += h.epochs[i].data_wait;
+        e.seconds[e.count++] = h.epochs[i].seconds;
+    }
+    report(work, &e, batch, kiln_data_count(d), workers, tokens);
     kiln_history_free(&h);
+    kiln_optim_free(adam);
+    kiln_module_free(m);
+    kiln_data_free(d);
+}
+
+/* An epoch of a loop of one's own; the last loss is read at its end, as people do. */
+static void loop_epoch(kiln_module *m, kiln_loader *loader, kiln_optim *adam, kiln_scaler *scaler)
+{
+    kiln_tensor *loss = NULL;
+    kiln_batch b;
+    while (kiln_loader_next(loader, &b))
+        kiln_step {
+            kiln_zero_grad(adam);
+            kiln_release(loss);
+            kiln_autocast (bench_amp())
+                loss = kiln_keep(kiln_cross_entropy(kiln_forward(m, b.x), b.y));
+            kiln_backward(scaler ? kiln_scaler_scale(scaler, loss) : loss);
+            if (!scaler)
+                kiln_optim_step(adam);
+            else if (kiln_scaler_step(scaler, adam))
+                kiln_scaler_update(scaler);
+        }
+    if (loss)
+        kiln_item(loss);
+    kiln_release(loss);
+}
+
+static void loop(kiln_module *m, kiln_dataset *d, int workers)
+{
+    kiln_module_to(m, device);
+    kiln_optim *adam = kiln_optim_adam(kiln_parameters(m), .lr = 1e-3);
+    kiln_scaler *scaler = bench_amp() == KILN_F16 ? kiln_scaler_new() : NULL;
+    kiln_loader *loader = kiln_loader_new(d, .batch = BATCH, .shuffle = true, .device = device, .workers = workers);
+    watch w = {.start = kiln_seconds()};
+    epochs e = {0};
+    for (bool more = true; more && kiln_ok() && e.count < MOST_EPOCHS;) {
+        int64_t counted = w.counted;
+        double begun = kiln_seconds();
+        loop_epoch(m, loader, adam, scaler);
+        e.seconds[e.count] = kiln_seconds() - begun;
+        more = watch_epoch(&w, NULL);
+        e.count += w.counted > counted;
+    }
+    report("loop mlp", &e, BATCH, kiln_data_count(d), workers, 1);
+    kiln_loader_free(loader);
+    kiln_scaler_free(scaler);
     kiln_optim_free(adam);
     kiln_module_free(m);
     kiln_data_free(d);
@@ -108,8 +160,11 @@ static void images(const char *name, kiln_module *(*build)(model_options), int c
     char x[64], y[64];
     snprintf(x, sizeof x, "/tmp/kiln-bench-%d-images", (int)getpid());
     snprintf(y, sizeof y, "/tmp/kiln-bench-%d-labels", (int)getpid());
-    if (write_idx(x, y, count))
-        for (int workers = 0; workers < 3; workers++)
+    bool written = write_idx(x, y, count);
+    for (int workers = 0; written && workers < 3; workers++)
+        if (strcmp(name, "loop") == 0)
+            loop(build((model_options){0}), kiln_data_idx(x, y), workers);
+        else
             measure(name, build((model_options){0}), kiln_data_idx(x, y), BATCH, workers, 1);
     unlink(x);
     unlink(y);
@@ -137,10 +192,10 @@ static void text(void)
 int main(int argc, char **argv)
 {
     device = bench_device(&argc, argv, "cpu");
-    const char *all[] = {"mlp", "lenet", "gpt2"};
-    for (int i = 0; i < (argc > 1 ? argc - 1 : 3); i++) {
+    const char *all[] = {"mlp", "lenet", "gpt2", "loop"};
+    for (int i = 0; i < (argc > 1 ? argc - 1 : 4); i++) {
         const char *work = argc > 1 ? argv[i + 1] : all[i];
-        if (strcmp(work, "mlp") == 0)
+        if (strcmp(work, "mlp") == 0 || strcmp(work, "loop") == 0)
             images(work, model_mlp, IMAGES);
         else if (strcmp(work, "lenet") == 0)
             images(work, model_lenet, LENET_IMAGES);

@@ -1,6 +1,6 @@
 """The epochs of epoch_bench.c by PyTorch: DataLoader over bytes, normalised a sample at a time, Adam (fused). One JSON object a line.
 
-usage: python epoch_peer.py [--device cuda] [mlp] [lenet] [gpt2]
+usage: python epoch_peer.py [--device cuda] [mlp] [lenet] [gpt2] [loop]      KILN_BENCH_AMP=bf16, f16: under autocast; f16 with a GradScaler
 """
 import json, os, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -73,14 +73,19 @@ class Gpt(nn.Module):
         return self.ln(self.blocks(self.tok(x) + self.pos)) @ self.tok.weight.T
 
 
-def epoch(model, optimizer, loader):
-    start, samples, correct = time.perf_counter(), 0, 0
+amp = dict(bf16=torch.bfloat16, f16=torch.float16).get(os.environ.get("KILN_BENCH_AMP"))
+
+
+def epoch(model, optimizer, loader, scaler):
+    start, samples = time.perf_counter(), 0
     for x, y in loader:
         x, y = x.to(device, non_blocking=loader.pin_memory), y.to(device, non_blocking=loader.pin_memory)
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
-        loss.backward()
-        optimizer.step()
+        with torch.autocast(torch.device(device).type, amp, enabled=amp is not None):
+            loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         samples += len(x)
     if device != "cpu":
         torch.cuda.synchronize()
@@ -94,8 +99,9 @@ def measure(work, model, data, batch, tokens=1):
     for workers in (0, many) if tokens == 1 else (0,):
         loader = DataLoader(data, batch, shuffle=True, num_workers=workers, pin_memory=device != "cpu" and workers > 0,
                             persistent_workers=workers > 0)
-        samples, seconds = min((epoch(model, optimizer, loader) for _ in range(2)), key=lambda r: r[1])
-        print(json.dumps(dict(work="epoch " + work, batch=batch, peer="torch", workers=workers,
+        scaler = torch.amp.GradScaler(torch.device(device).type, enabled=amp == torch.float16)
+        samples, seconds = min((epoch(model, optimizer, loader, scaler) for _ in range(2)), key=lambda r: r[1])
+        print(json.dumps(dict(work="epoch " + work, batch=batch, peer="torch" + {None: "", torch.bfloat16: " bf16", torch.float16: " f16 scaled"}[amp], workers=workers,
                               samples_s=round(samples * tokens / seconds), us=round(seconds * 1e6 * batch / samples, 1))), flush=True)
 
 
@@ -103,4 +109,4 @@ for work in arguments or ["mlp", "lenet", "gpt2"]:
     if work == "gpt2":
         measure("gpt2 4x128", Gpt(), Text(200000, 128), 16, 128)
     else:
-        measure(work, mlp() if work == "mlp" else lenet(), Images(60000 if work == "mlp" else 12000), 32)
+        measure(work, lenet() if work == "lenet" else mlp(), Images(12000 if work == "lenet" else 60000), 32)
