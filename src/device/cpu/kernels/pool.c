@@ -1,10 +1,12 @@
-/* Pooling kernels, in parallel over planes. A plane's windows are visited in row-major order. */
+/* Pooling kernels, in parallel over planes. A plane's windows are visited in row-major order. Planes of halves are
+ * converted to f32 and back, each by the task that pools it. */
+#include <string.h>
 #include "device/cpu/common/call.h"
 #include "device/cpu/common/isa.h"
-#include "device/cpu/kernels/pool_kernels.h"
 #include "device/cpu/common/ranges.h"
-
-#include <string.h>
+#include "device/cpu/group/pointwise.h"
+#include "device/cpu/kernels/pool_kernels.h"
+#include "ops/op.h"
 
 /* A window along one axis: elements first, first + step, … below end. `span` counts the padding it covers, for means.
  */
@@ -37,7 +39,60 @@ typedef struct job {
     axis y, x;
     bool include_pad;
     int64_t planes, tasks;
+    void (*body)(void *, int64_t, int);
+    int64_t before; /* planes of the call before the first of these */
 } job;
+
+#define FOR_PLANES(j, task)                                                                                            \
+    for (int64_t plane = kiln_range_begin((j)->planes, (j)->tasks, task),                                              \
+                 last = kiln_range_begin((j)->planes, (j)->tasks, task + 1);                                           \
+         plane < last; plane++)
+
+/* ---- Halves ---- */
+
+static int64_t plane_of(const kiln_cpu_operand *o)
+{
+    return o->shape[2] * o->shape[3];
+}
+
+static bool is_half(kiln_dtype dtype)
+{
+    return dtype == KILN_F16 || dtype == KILN_BF16;
+}
+
+/* A plane of the operand and one of the result, for each worker. */
+static size_t workspace(const kiln_cpu_call *c)
+{
+    int64_t each = plane_of(&c->in[0]) + plane_of(&c->out[0]);
+    return is_half(c->in[0].dtype) ? (size_t)(each * kiln_threads()) * sizeof(float) : 0;
+}
+
+/* Each plane as a call of its own. A second operand or result are the places of maxima. */
+static void pool_halves(void *context, int64_t task, int worker)
+{
+    const job *j = context;
+    const kiln_cpu_call *c = j->c;
+    kiln_dtype dtype = c->in[0].dtype;
+    int64_t in = plane_of(&c->in[0]), out = plane_of(&c->out[0]);
+    float *x = (float *)c->workspace + (in + out) * worker, *y = x + in;
+    kiln_cpu_call one = *c;
+    job mine = *j;
+    mine.c = &one;
+    mine.planes = mine.tasks = 1;
+    one.in[0].data = x;
+    one.out[0].data = y;
+    FOR_PLANES(j, task)
+    {
+        mine.before = plane;
+        if (c->nin > 1)
+            one.in[1].data = (int64_t *)c->in[1].data + plane * in;
+        if (c->nout > 1)
+            one.out[1].data = (int64_t *)c->out[1].data + plane * out;
+        kiln_pw_best()->load[dtype](x, (const uint16_t *)c->in[0].data + plane * in, in);
+        j->body(&mine, 0, worker);
+        kiln_pw_best()->store[dtype]((uint16_t *)c->out[0].data + plane * out, y, out);
+    }
+}
 
 static void start(job *j, void (*body)(void *, int64_t, int))
 {
@@ -47,13 +102,9 @@ static void start(job *j, void (*body)(void *, int64_t, int))
     int64_t in = j->y.size * j->x.size, out = j->y.out * j->x.out;
     int64_t windows = j->y.adaptive ? 0 : out * j->y.kernel * j->x.kernel;
     j->tasks = kiln_range_count(j->planes, in + out + windows);
-    kiln_parallel(j->tasks, body, j);
+    j->body = body;
+    kiln_parallel(j->tasks, is_half(j->c->in[0].dtype) ? pool_halves : body, j);
 }
-
-#define FOR_PLANES(j, task)                                                                                            \
-    for (int64_t plane = kiln_range_begin((j)->planes, (j)->tasks, task),                                              \
-                 last = kiln_range_begin((j)->planes, (j)->tasks, task + 1);                                           \
-         plane < last; plane++)
 
 /* ---- Maxima. A NaN is taken over any number. ---- */
 
@@ -127,7 +178,7 @@ MAXIMA(float, maxima_f32, many_f32)
 MAXIMA(double, maxima_f64, many_f64)
 
 /* The most frequent windows: 2 × 2, side by side, that cover the plane. */
-static bool halves(const job *j)
+static bool is_by_twos(const job *j)
 {
     const axis *y = &j->y, *x = &j->x;
     return y->kernel == 2 && x->kernel == 2 && y->stride == 2 && x->stride == 2 && y->padding == 0 && x->padding == 0 &&
@@ -135,7 +186,7 @@ static bool halves(const job *j)
            y->size <= INT32_MAX / x->size;
 }
 
-static void maxima_halves(void *context, int64_t task, int worker)
+static void maxima_by_twos(void *context, int64_t task, int worker)
 {
     (void)worker;
     const job *j = context;
@@ -162,7 +213,7 @@ static void maxima_halves(void *context, int64_t task, int worker)
                 if ((uint64_t)index[i] < (uint64_t)out)                                                                \
                     gx[index[i]] += gy[i];                                                                             \
                 else                                                                                                   \
-                    kiln_fault_report(j->c, plane *in + i, index[i], out);                                             \
+                    kiln_fault_report(j->c, (j->before + plane) * in + i, index[i], out);                              \
         }                                                                                                              \
     }
 PLACE(float, place_f32)
@@ -261,7 +312,7 @@ static void max_pool(const kiln_cpu_call *c)
     job j = {.c = c,
              .y = {.size = size[0], .out = i[8], .kernel = i[0], .stride = i[2], .padding = i[4], .dilation = i[6]},
              .x = {.size = size[1], .out = i[9], .kernel = i[1], .stride = i[3], .padding = i[5], .dilation = i[7]}};
-    start(&j, is_f64(c) ? maxima_f64 : halves(&j) ? maxima_halves : maxima_f32);
+    start(&j, is_f64(c) ? maxima_f64 : is_by_twos(&j) ? maxima_by_twos : maxima_f32);
 }
 
 static void max_pool_grad(const kiln_cpu_call *c)
@@ -329,15 +380,11 @@ static void adaptive_max_pool(const kiln_cpu_call *c)
     start(&j, is_f64(c) ? maxima_f64 : maxima_f32);
 }
 
-enum { REAL = 1 << KILN_F32 | 1 << KILN_F64 };
-
+#define ROW(name)                                                                                                      \
+    {                                                                                                                  \
+        .op = #name, .dtypes = KILN_T_FLOATS, .run = name, .workspace = workspace                                      \
+    }
 const kiln_cpu_kernel kiln_cpu_kernels_pool[] = {
-    {.op = "max_pool", .dtypes = REAL, .run = max_pool},
-    {.op = "max_pool_grad", .dtypes = REAL, .run = max_pool_grad},
-    {.op = "avg_pool", .dtypes = REAL, .run = avg_pool},
-    {.op = "avg_pool_grad", .dtypes = REAL, .run = avg_pool_grad},
-    {.op = "adaptive_avg_pool", .dtypes = REAL, .run = adaptive_avg_pool},
-    {.op = "adaptive_avg_pool_grad", .dtypes = REAL, .run = adaptive_avg_pool_grad},
-    {.op = "adaptive_max_pool", .dtypes = REAL, .run = adaptive_max_pool},
-    {0},
+    ROW(max_pool),          ROW(max_pool_grad),          ROW(avg_pool),          ROW(avg_pool_grad),
+    ROW(adaptive_avg_pool), ROW(adaptive_avg_pool_grad), ROW(adaptive_max_pool), {0},
 };
