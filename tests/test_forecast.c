@@ -128,7 +128,9 @@ static void check_auto(const sample *s)
     int64_t more = f.batch + (f.batch + 9) / 10;
     if (more <= s->count && trains(&r, more, &more_peak))
         fail_msg("%s: a batch of %lld was found, but %lld fits", s->model, (long long)f.batch, (long long)more);
-    assert_int_equal(FORECAST(&r, KILN_BATCH_AUTO).batch, f.batch); /* the same for the same limit */
+    /* The same for the same limit; a GPU has taken a little more for itself since, and leaves so much less. */
+    kiln_forecast again = FORECAST(&r, KILN_BATCH_AUTO);
+    assert_in_range(again.batch, core_on("cuda") ? f.batch - f.batch / 8 : f.batch, f.batch);
     assert_true(kiln_memory_set_limit(kiln_default_device(), 0));
     free_run(&r);
     assert_true(kiln_ok());

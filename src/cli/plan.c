@@ -185,13 +185,14 @@ static int say_layers(const network *n, int64_t batch)
     return 0;
 }
 
-/* --batch auto: what fits into --mem-limit or what the device has free. */
+/* --batch auto: what fits into --mem-limit or what the device has free, of which some is left to others. */
 static int choose_batch(const arguments *a, step *s, kiln_device device, int64_t *batch)
 {
     kiln_device_info about;
     if (!kiln_device_describe(device, &about))
         return fail_kiln();
-    uint64_t limit = size_of(a, "mem-limit", about.memory_free);
+    uint64_t others = about.memory_free / (device == KILN_CPU ? 8 : 64);
+    uint64_t limit = size_of(a, "mem-limit", about.memory_free - others);
     int code = find_largest(s, limit, device, batch);
     if (!code && !*batch)
         code = fail(EX_OSERR, "--batch auto: not even a batch of 1 fits into %s", show_size(limit));
