@@ -86,6 +86,13 @@ int64_t kiln_backend_roomy(kiln_device device)
     return table ? table->roomy : 0;
 }
 
+bool kiln_backend_finishes_convolutions(kiln_device device)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->finishes_convolutions;
+}
+
 bool kiln_backend_apart(kiln_device device)
 {
     void *dev;

@@ -19,6 +19,7 @@ typedef struct kiln_device_table {
                     * when the run is stopped or skipped, and to which it holds a reference until then */
     int64_t roomy; /* kernels of a plan may run side by side here, unless they share memory: a plan whose scratch takes
                     * less than this is laid out without using room twice */
+    bool finishes_convolutions; /* a group may begin with a convolution, as it may with a product */
     bool apart; /* for finding errors: blocks are of exactly the size asked for, come from the device and go back to it
                  * one by one, and buffers of a plan share no room */
 

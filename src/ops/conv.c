@@ -526,26 +526,28 @@ kiln_tensor *kiln_conv_transpose2d_(kiln_tensor *x, kiln_tensor *weight, kiln_te
 
 /* ---- Records ---- */
 
-/* x·w, gy·w or gy·x: every product belongs to an output place and a weight. */
-static int64_t conv_flops(const kiln_work_shape *y, const kiln_work_shape *w)
+/* An output pixel of an image takes as many multiply-adds as there are weights. */
+static int64_t conv_flops(const kiln_work_shape *y, int64_t weights)
 {
     int64_t places = kiln_times(y->shape[0], kiln_times(y->shape[2], y->shape[3]));
-    return kiln_times(kiln_times(2, places), kiln_count(w->ndim, w->shape));
+    return kiln_times(kiln_times(2, places), weights);
 }
 
 static int64_t convolution_flops(const kiln_work *w)
 {
-    return conv_flops(&w->out[0], &w->in[1]);
+    const kiln_work_shape *weight = &w->in[1];
+    int64_t taps = kiln_times(weight->shape[2], weight->shape[3]);
+    return kiln_times(kiln_times(2, w->results), kiln_times(weight->shape[1], taps));
 }
 
 static int64_t convolution_input_grad_flops(const kiln_work *w)
 {
-    return conv_flops(&w->in[0], &w->in[1]);
+    return conv_flops(&w->in[0], kiln_count(w->in[1].ndim, w->in[1].shape));
 }
 
 static int64_t convolution_weight_grad_flops(const kiln_work *w)
 {
-    return conv_flops(&w->in[0], &w->out[0]);
+    return conv_flops(&w->in[0], w->results);
 }
 
 const kiln_op kiln_op_convolution = {

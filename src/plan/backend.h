@@ -38,6 +38,9 @@ int64_t kiln_backend_version(kiln_device device);
 /* A plan's scratch below so many bytes is laid out without using room twice. */
 int64_t kiln_backend_roomy(kiln_device device);
 
+/* Whether a group may begin with a convolution, as it may with a product on any device. */
+bool kiln_backend_finishes_convolutions(kiln_device device);
+
 /* No two buffers of a plan may share room: the device is set up to find kernels that go beyond theirs. */
 bool kiln_backend_apart(kiln_device device);
 

@@ -62,7 +62,7 @@ static void say_group(text *t, const kiln_plan *p, const kiln_group *g)
         say(t, "\n");
     }
     if (g->head >= 0)
-        say(t, "        r%d = the product\n", g->head);
+        say(t, "        r%d = its result\n", g->head);
     for (int i = 0; i < g->ninstrs; i++) {
         const kiln_instr *in = &g->instrs[i];
         say(t, "        r%d = %s", in->dst, kiln_pw_rows[in->row].name);

@@ -36,7 +36,7 @@ typedef struct kiln_draft_group {
     kiln_shape_of_work work;
     int32_t last; /* the newest node of it that was added (they are added backwards), linked by node_next */
     int32_t nnodes;
-    int32_t head, root; /* nodes: the matmul at its start, the reduction at its end; -1 */
+    int32_t head, root; /* nodes: the product at its start, the reduction at its end; -1 */
     int64_t count;
     bool permuted;      /* the reduction walks the elements in another order than memory's */
     kiln_choice choice; /* `by`: a node of the other group, and 1 more */

@@ -4,8 +4,9 @@
  * order that comes out is a right one, and one pass suffices.
  *
  * A group is pointwise work over one number of elements. It may end in one reduction (opened by it), and may begin with
- * one matmul, whose result it then finishes while it is in cache. */
+ * one product (a matmul, or a convolution where the device can), whose result it then finishes while it is in cache. */
 #include <string.h>
+#include "plan/backend.h"
 #include "plan/draft.h"
 
 /* More than this in one group and its registers leave the first-level cache. */
@@ -108,6 +109,12 @@ static int32_t companion(const kiln_draft *d, const kiln_node *n, int64_t count)
     return -1;
 }
 
+static bool is_product(const kiln_draft *d, const kiln_node *n)
+{
+    return n->op->cls == KILN_CLASS_MATMUL ||
+           (n->op->cls == KILN_CLASS_CONV && kiln_backend_finishes_convolutions(d->plan->device));
+}
+
 /* True for a node that reads a product element by element and whose result is stored in any case: it does better as the
  * product's end, where nothing has to be read, than as the beginning of a reduction. */
 static bool finishes_product(const kiln_draft *d, const kiln_node *n, int64_t count)
@@ -118,7 +125,7 @@ static bool finishes_product(const kiln_draft *d, const kiln_node *n, int64_t co
     for (int k = 0; k < n->nin; k++) {
         int32_t in = kiln_draft_in(d, n, k);
         const kiln_draft_value *x = in >= 0 ? &d->values[kiln_draft_base(d, in)] : NULL;
-        if (x && x->node >= 0 && x->group < 0 && kiln_draft_node(d, x->node)->op->cls == KILN_CLASS_MATMUL &&
+        if (x && x->node >= 0 && x->group < 0 && is_product(d, kiln_draft_node(d, x->node)) &&
             kiln_draft_in_order(d, in) && kiln_draft_numel(x->v) == count)
             return true;
     }
@@ -165,7 +172,7 @@ static void fuse_reduce(kiln_draft *d, int32_t i, const kiln_node *n)
     use_by_order(d, in, group, kiln_draft_in_order(d, in) && same_shape(x, base));
 }
 
-static void fuse_matmul(kiln_draft *d, int32_t i, const kiln_node *n)
+static void fuse_product(kiln_draft *d, int32_t i, const kiln_node *n)
 {
     int32_t group = candidate(d, n);
     const kiln_draft_group *g = group >= 0 ? &d->groups[group] : NULL;
@@ -215,8 +222,8 @@ bool kiln_draft_fuse(kiln_draft *d)
             fuse_pointwise(d, i, n);
         else if (n->op->cls == KILN_CLASS_REDUCE)
             fuse_reduce(d, i, n);
-        else if (n->op->cls == KILN_CLASS_MATMUL)
-            fuse_matmul(d, i, n);
+        else if (is_product(d, n))
+            fuse_product(d, i, n);
         else
             fuse_other(d, i, n);
     }

@@ -176,6 +176,14 @@ static int64_t product_distance(const kiln_growth *g, const kiln_kernel *k)
     return of_b >= 0 && of_b != b->ndim - 2 ? behind(ndim, shape, of_b + ndim - b->ndim) * within : 0;
 }
 
+/* Of the result of a convolution that a group finishes: images lead in it, as they do in what it reads. */
+static int64_t convolution_distance(const kiln_growth *g, const kiln_kernel *k)
+{
+    int64_t within;
+    bool grows = k->op != &kiln_op_convolution_weight_grad && dim_of(g, &k->in[0], &within) == 0;
+    return grows ? k->group->count / k->in[0].shape[0] * within : 0;
+}
+
 /* Of the shape of a parameter: its gradient, or a copy of it. */
 static bool like_parameter(const kiln_trace *tr, const kiln_buffer *b)
 {
@@ -223,7 +231,9 @@ static int64_t reduced_distance(const kiln_growth *g, const kiln_group *group, i
 static void pass_group(const kiln_growth *g, const kiln_trace *tr, const kiln_kernel *k, int64_t number)
 {
     const kiln_group *group = k->group;
-    int64_t distance = group->head >= 0 ? product_distance(g, k) : filled_distance(g, tr, group);
+    int64_t distance = group->head < 0                   ? filled_distance(g, tr, group)
+                       : k->op->cls == KILN_CLASS_MATMUL ? product_distance(g, k)
+                                                         : convolution_distance(g, k);
     for (int i = 0; i < group->nloads && !distance; i++)
         distance = distance_in(g, &group->loads[i]);
     g->in_group[number] = distance;

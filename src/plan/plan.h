@@ -57,14 +57,14 @@ typedef struct kiln_store {
 } kiln_store;
 
 /* Pointwise work on `count` elements in row-major order, element i of every register belonging to element i of every
- * other; optionally ended by a reduction of one register, or fed by a matmul whose result is register `head`. */
+ * other; optionally ended by a reduction of one register, or fed by a product whose result is register `head`. */
 typedef struct kiln_group {
     int64_t count;
     int nloads, ninstrs, nstores;
     kiln_operand *loads; /* each broadcast to `count` elements: its own shape and strides, 0 where repeated */
     kiln_instr *instrs;
     kiln_store *stores;
-    int16_t head; /* the register that the matmul fills; -1: none. Counts as the last load */
+    int16_t head; /* the register that the product fills; -1: none. Counts as the last load */
     bool reduces;
     kiln_fold fold;
     int16_t reduce_src;

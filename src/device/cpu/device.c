@@ -97,7 +97,8 @@ typedef enum step_kind { STEP_GROUP, STEP_REDUCE, STEP_MATMUL, STEP_CALL } step_
 typedef struct step {
     step_kind kind;
     const kiln_kernel *kernel;
-    kiln_cpu_group group;
+    kiln_cpu_group group; /* of a call: what finishes its result, if the kernel has a group */
+    size_t call_bytes;    /* of its workspace, before the group's */
     kiln_cpu_matmul *matmul;
     const kiln_cpu_kernel *call;
     void *state;
@@ -130,6 +131,18 @@ static kiln_cpu_operand plain_operand(const kiln_plan *plan, const kiln_operand 
     return p;
 }
 
+/* Finishes what a call has computed. */
+typedef struct finishing {
+    kiln_cpu_tile tile;
+    size_t unit; /* of a value */
+} finishing;
+
+static void finish(void *context, int64_t start, int64_t count, const void *values, int worker)
+{
+    const finishing *f = context;
+    kiln_cpu_group_finish(&f->tile, start, count, values, f->unit, worker);
+}
+
 /* A call without addresses when `binding` is NULL: shapes are all that workspace and prepare look at. */
 static void make_call(kiln_cpu_call *c, const kiln_plan *plan, const kiln_kernel *k, const kiln_binding *binding)
 {
@@ -142,6 +155,8 @@ static void make_call(kiln_cpu_call *c, const kiln_plan *plan, const kiln_kernel
     c->workspace = NULL;
     c->fault = NULL;
     c->state = NULL;
+    c->finish = k->group ? finish : NULL;
+    c->finish_context = NULL;
     for (int i = 0; i < k->nin; i++)
         c->in[i] = plain_operand(plan, &k->in[i], binding);
     for (int j = 0; j < k->nout; j++)
@@ -150,20 +165,29 @@ static void make_call(kiln_cpu_call *c, const kiln_plan *plan, const kiln_kernel
         c->workspace = (void *)(uintptr_t)kiln_buffer_address(plan, binding, k->workspace);
 }
 
+static bool is_call(const kiln_kernel *k)
+{
+    return !k->group || (k->op && k->op->cls == KILN_CLASS_CONV);
+}
+
+static size_t call_workspace(const kiln_kernel *k)
+{
+    enum { ALIGNMENT = 64 };
+    const kiln_cpu_kernel *kernel = find_kernel(k->op, first_dtype(k));
+    if (!kernel || !kernel->workspace)
+        return 0;
+    kiln_cpu_call c;
+    make_call(&c, NULL, k, NULL);
+    return (kernel->workspace(&c) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
 size_t kiln_cpu_workspace(void *dev, const kiln_kernel *k)
 {
     (void)dev;
     int threads = kiln_threads();
     if (k->op && k->op->cls == KILN_CLASS_MATMUL)
         return kiln_cpu_matmul_workspace(k, threads);
-    if (k->group)
-        return kiln_cpu_group_workspace(k->group, threads);
-    const kiln_cpu_kernel *kernel = find_kernel(k->op, first_dtype(k));
-    if (!kernel || !kernel->workspace)
-        return 0;
-    kiln_cpu_call c;
-    make_call(&c, NULL, k, NULL);
-    return kernel->workspace(&c);
+    return (k->group ? kiln_cpu_group_workspace(k->group, threads) : 0) + (is_call(k) ? call_workspace(k) : 0);
 }
 
 static bool lower_step(exec *e, step *s, const kiln_plan *plan, const kiln_kernel *k)
@@ -174,11 +198,12 @@ static bool lower_step(exec *e, step *s, const kiln_plan *plan, const kiln_kerne
         s->matmul = KILN_ARENA_NEW(&e->pool, kiln_cpu_matmul, 1);
         return s->matmul && kiln_cpu_matmul_lower(s->matmul, plan, k, &e->pool);
     }
-    if (k->group) {
-        s->kind = k->group->reduces ? STEP_REDUCE : STEP_GROUP;
-        return kiln_cpu_group_lower(&s->group, plan, k, &e->pool);
-    }
-    s->kind = STEP_CALL;
+    if (k->group && !kiln_cpu_group_lower(&s->group, plan, k, &e->pool))
+        return false;
+    s->kind = is_call(k) ? STEP_CALL : k->group->reduces ? STEP_REDUCE : STEP_GROUP;
+    if (!is_call(k))
+        return true;
+    s->call_bytes = k->group ? call_workspace(k) : 0;
     s->call = find_kernel(k->op, first_dtype(k));
     if (!s->call)
         return kiln_fail(KILN_E_UNSUPPORTED, k->op->name, "the cpu has no kernel for %s in %s", k->op->name,
@@ -237,6 +262,9 @@ static void run_call(const step *s, const kiln_plan *plan, const kiln_binding *b
 {
     kiln_cpu_call c;
     make_call(&c, plan, s->kernel, binding);
+    finishing f = {{&s->group, plan, binding, c.workspace ? (char *)c.workspace + s->call_bytes : NULL},
+                   kiln_pw_class_size(kiln_pw_class_of(first_dtype(s->kernel)))};
+    c.finish_context = &f;
     c.kernel = number;
     c.fault = fault;
     c.state = s->state;
@@ -365,6 +393,7 @@ static bool cpu_wait(void *dev)
 
 const kiln_device_table kiln_cpu_table = {.version = KILN_DEVICE_VERSION,
                                           .kind = "cpu",
+                                          .finishes_convolutions = true,
                                           .count = cpu_count,
                                           .describe = cpu_describe,
                                           .open = cpu_open,

@@ -405,6 +405,7 @@ static bool sim_wait(void *dev)
 static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .kind = "sim",
                                   .runs_on = true,
+                                  .finishes_convolutions = true,
                                   .count = sim_count,
                                   .describe = sim_describe,
                                   .open = sim_open,

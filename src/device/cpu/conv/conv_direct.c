@@ -1,18 +1,19 @@
-/* Direct convolution in f32, for layers of few channels, where what matrix products and oneDNN spend on bringing the
- * operands into shape is most of the time. Two ways:
+/* Direct convolution, computed in f32, for layers of few channels, where what matrix products and oneDNN spend on
+ * bringing the operands into shape is most of the time. Two ways:
  *
  * - rows: the lanes of a vector are neighbours in a row of the result, whose few channels are made together. The
  *   gradient of the input is such a convolution too, of the output's gradient with the kernel turned around.
  * - taps: the gradient of the weight, where lanes are the output's channels and a kernel plane stays in registers.
  *
- * Each lane (a range of images) has scratch memory of its own, where its images get their padding. The number of lanes
- * depends on the shape alone, and the weight's gradient is summed over lanes in their order. */
+ * Work is cut into lanes, ranges of images, which get their padding in scratch memory and become f32 on the way there.
+ * The number of lanes depends on the shape alone, and the weight's gradient is summed over lanes in their order. */
 #include <string.h>
 
 #include "device/cpu/conv/conv.h"
 #include "device/cpu/conv/conv_kernels.h"
 #include "device/cpu/common/isa.h"
 #include "device/cpu/common/ranges.h"
+#include "device/cpu/group/pointwise.h"
 
 enum { MAX_LANES = 16, MAX_PARTIALS = 8, ALIGNMENT = 64 };
 
@@ -25,10 +26,14 @@ typedef struct job {
     int64_t size[2], out[2], kernel[2], stride[2], padding[2];
     int64_t pitch, lines; /* of a padded plane; rows need padding to the left and right only */
     int64_t sums;         /* of a partial gradient, in floats */
-    int64_t lanes, lane_floats;
-    int64_t shared_floats; /* packed weights or partial gradients, before the lanes' scratch */
-    const float *x, *y;    /* taps: input and the output's gradient */
+    int64_t lanes;
+    int64_t shared_floats; /* the weight in f32 and packed, or partial gradients, before the workers' scratch */
+    int64_t worker_floats;
+    int64_t line_floats; /* what becomes f32 before it is padded or turned, and what is made before it is handed over */
+    kiln_dtype dtype;
+    const char *x, *y; /* taps: input and the output's gradient */
     float *result, *shared;
+    const kiln_conv_data *data;
 } job;
 
 static int64_t round_up(int64_t n, int64_t unit)
@@ -41,9 +46,51 @@ static int64_t taps_of(const job *j)
     return j->kernel[0] * j->kernel[1];
 }
 
+static int64_t weights(const job *j)
+{
+    return j->outputs * j->channels * taps_of(j);
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool is_half(const job *j)
+{
+    return j->dtype != KILN_F32;
+}
+
+static void measure_taps(job *j, int64_t an_image)
+{
+    j->width = j->outputs > j->kernels->narrow.lanes ? &j->kernels->wide : &j->kernels->narrow;
+    int64_t outputs = round_up(j->outputs, j->width->lanes), pixels = j->out[0] * j->out[1];
+    j->pitch = j->size[1] + 2 * j->padding[1];
+    j->lines = j->size[0] + 2 * j->padding[0];
+    j->sums = outputs * j->channels * taps_of(j);
+    j->lanes = kiln_range_count(j->batch, an_image);
+    j->lanes = j->lanes < MAX_PARTIALS ? j->lanes : MAX_PARTIALS;
+    j->line_floats = is_half(j) ? most(j->channels * j->size[0] * j->size[1], j->width->lanes * pixels) : 0;
+    j->worker_floats = j->channels * j->lines * j->pitch + outputs * pixels + j->line_floats;
+    j->worker_floats = round_up(most(j->worker_floats, weights(j)), ALIGNMENT / 4);
+    j->shared_floats = j->lanes * j->sums;
+}
+
+static void measure_rows(job *j, int64_t an_image, bool handed_over)
+{
+    j->pitch = round_up(j->out[1], j->kernels->lanes) + j->kernel[1] - 1;
+    j->lines = j->size[0];
+    j->lanes = kiln_range_count(j->batch, an_image);
+    j->lanes = j->lanes < MAX_LANES ? j->lanes : MAX_LANES;
+    int64_t read = is_half(j) ? j->channels * j->size[0] * j->size[1] : 0;
+    j->line_floats = most(read, handed_over ? j->outputs * j->out[0] * j->out[1] : 0);
+    j->worker_floats = round_up(j->channels * j->lines * j->pitch + j->line_floats, ALIGNMENT / 4);
+    j->shared_floats = round_up(weights(j) * (is_half(j) ? 2 : 1), ALIGNMENT / 4);
+}
+
 static job describe(const kiln_conv *s)
 {
-    job j = {.kind = s->kind, .batch = s->batch, .channels = s->channels, .outputs = s->outputs};
+    job j = {.kind = s->kind, .batch = s->batch, .channels = s->channels, .outputs = s->outputs, .dtype = s->dtype};
     j.kernels = kiln_isa_pick(kiln_conv_plain, kiln_conv_avx2, kiln_conv_avx512);
     bool turned = s->kind == KILN_CONV_INPUT_GRAD;
     if (turned) {
@@ -59,31 +106,17 @@ static job describe(const kiln_conv *s)
     }
     int64_t work = s->batch * s->outputs * s->out[0] * s->out[1] * s->channels * taps_of(&j);
     int64_t an_image = s->batch ? work / s->batch / 8 + 1 : 0;
-    if (s->kind == KILN_CONV_WEIGHT_GRAD) {
-        j.width = j.outputs > j.kernels->narrow.lanes ? &j.kernels->wide : &j.kernels->narrow;
-        int64_t outputs = round_up(j.outputs, j.width->lanes);
-        j.pitch = j.size[1] + 2 * j.padding[1];
-        j.lines = j.size[0] + 2 * j.padding[0];
-        j.sums = outputs * j.channels * taps_of(&j);
-        j.lanes = kiln_range_count(j.batch, an_image);
-        j.lanes = j.lanes < MAX_PARTIALS ? j.lanes : MAX_PARTIALS;
-        j.lane_floats = round_up(j.channels * j.lines * j.pitch + outputs * j.out[0] * j.out[1], ALIGNMENT / 4);
-        j.shared_floats = j.lanes * j.sums;
-    } else {
-        j.pitch = round_up(j.out[1], j.kernels->lanes) + j.kernel[1] - 1;
-        j.lines = j.size[0];
-        j.lanes = kiln_range_count(j.batch, an_image);
-        j.lanes = j.lanes < MAX_LANES ? j.lanes : MAX_LANES;
-        j.lane_floats = round_up(j.channels * j.lines * j.pitch, ALIGNMENT / 4);
-        j.shared_floats = round_up(j.outputs * j.channels * taps_of(&j), ALIGNMENT / 4);
-    }
+    if (s->kind == KILN_CONV_WEIGHT_GRAD)
+        measure_taps(&j, an_image);
+    else
+        measure_rows(&j, an_image, s->handed_over);
     return j;
 }
 
 /* By measurement on Zen 4 against oneDNN 2.6 and the matrix products. */
 bool kiln_conv_direct_takes(const kiln_conv *s)
 {
-    if (s->dtype != KILN_F32 || s->groups != 1 || s->dilation[0] != 1 || s->dilation[1] != 1)
+    if (s->dtype == KILN_F64 || s->groups != 1 || s->dilation[0] != 1 || s->dilation[1] != 1)
         return false;
     job j = describe(s);
     if (s->kind == KILN_CONV_WEIGHT_GRAD)
@@ -97,7 +130,21 @@ bool kiln_conv_direct_takes(const kiln_conv *s)
 size_t kiln_conv_direct_workspace(const kiln_conv *s)
 {
     job j = describe(s);
-    return (size_t)(j.shared_floats + j.lanes * j.lane_floats) * sizeof(float);
+    return (size_t)(j.shared_floats + kiln_threads() * j.worker_floats) * sizeof(float);
+}
+
+static float *scratch_of(const job *j, int worker)
+{
+    return j->shared + j->shared_floats + worker * j->worker_floats;
+}
+
+/* `count` elements of an array from `first` on, converted into `to` if need be. */
+static const float *as_floats(const job *j, const char *from, int64_t first, int64_t count, float *to)
+{
+    if (!is_half(j))
+        return (const float *)(const void *)from + first;
+    kiln_pw_best()->load[j->dtype](to, from + 2 * first, count);
+    return to;
 }
 
 /* ---- Rows ---- */
@@ -164,20 +211,22 @@ static void make_row(const job *j, const float *x, const float *w, float *y, int
 
 static void rows_lane(void *context, int64_t lane, int worker)
 {
-    (void)worker;
     const job *j = context;
-    float *x = j->shared + j->shared_floats + lane * j->lane_floats;
-    int64_t block = j->kernels->block, plane = j->out[0] * j->out[1];
+    float *x = scratch_of(j, worker), *line = x + j->channels * j->lines * j->pitch;
+    int64_t block = j->kernels->block, plane = j->out[0] * j->out[1], image = j->channels * j->size[0] * j->size[1];
     int64_t end = kiln_range_begin(j->batch, j->lanes, lane + 1);
     for (int64_t n = kiln_range_begin(j->batch, j->lanes, lane); n < end; n++) {
-        pad(j, j->x + n * j->channels * j->size[0] * j->size[1], 0, x);
+        pad(j, as_floats(j, j->x, n * image, image, line), 0, x);
         const float *w = j->shared;
+        float *y = j->data->finish ? line : j->result + n * j->outputs * plane;
         for (int64_t first = 0; first < j->outputs; first += block) {
             int64_t count = j->outputs - first < block ? j->outputs - first : block;
-            for (int64_t line = 0; line < j->out[0]; line++)
-                make_row(j, x, w, j->result + (n * j->outputs + first) * plane, line, count);
+            for (int64_t row = 0; row < j->out[0]; row++)
+                make_row(j, x, w, y + first * plane, row, count);
             w += count * j->channels * taps_of(j);
         }
+        if (j->data->finish)
+            j->data->finish(j->data->context, n * j->outputs * plane, j->outputs * plane, y, worker);
     }
 }
 
@@ -186,24 +235,24 @@ static void rows_lane(void *context, int64_t lane, int worker)
 /* The weight's gradient of a lane, as [block of outputs, c, u, v, output in the block]. */
 static void taps_lane(void *context, int64_t lane, int worker)
 {
-    (void)worker;
     const job *j = context;
     const kiln_conv_width *width = j->width;
-    float *sums = j->shared + lane * j->sums, *x = j->shared + j->shared_floats + lane * j->lane_floats;
+    float *sums = j->shared + lane * j->sums, *x = scratch_of(j, worker);
     int64_t pixels = j->out[0] * j->out[1], plane = j->lines * j->pitch, lanes = width->lanes, taps = j->kernel[1];
-    float *gy = x + j->channels * plane;
-    int64_t most = j->kernels->sums / taps < KILN_CONV_MAX_ROWS ? j->kernels->sums / taps : KILN_CONV_MAX_ROWS, rows;
+    int64_t image = j->channels * j->size[0] * j->size[1];
+    float *gy = x + j->channels * plane, *line = gy + round_up(j->outputs, lanes) * pixels;
+    int64_t most_rows = j->kernels->sums / taps < KILN_CONV_MAX_ROWS ? j->kernels->sums / taps : KILN_CONV_MAX_ROWS;
     memset(sums, 0, (size_t)j->sums * sizeof *sums);
     int64_t end = kiln_range_begin(j->batch, j->lanes, lane + 1);
     for (int64_t n = kiln_range_begin(j->batch, j->lanes, lane); n < end; n++) {
-        pad(j, j->x + n * j->channels * j->size[0] * j->size[1], j->padding[0], x);
+        pad(j, as_floats(j, j->x, n * image, image, line), j->padding[0], x);
         float *to = sums;
         for (int64_t first = 0; first < j->outputs; first += lanes) {
             int64_t count = j->outputs - first < lanes ? j->outputs - first : lanes;
-            width->turn(gy, j->y + (n * j->outputs + first) * pixels, count, pixels);
+            width->turn(gy, as_floats(j, j->y, (n * j->outputs + first) * pixels, count * pixels, line), count, pixels);
             for (int64_t c = 0; c < j->channels; c++)
-                for (int64_t u = 0; u < j->kernel[0]; u += rows, to += rows * taps * lanes) {
-                    rows = j->kernel[0] - u < most ? j->kernel[0] - u : most;
+                for (int64_t u = 0, rows; u < j->kernel[0]; u += rows, to += rows * taps * lanes) {
+                    rows = j->kernel[0] - u < most_rows ? j->kernel[0] - u : most_rows;
                     kiln_conv_taps t = {.height = j->out[0],
                                         .width = j->out[1],
                                         .gy = gy,
@@ -218,15 +267,20 @@ static void taps_lane(void *context, int64_t lane, int worker)
     }
 }
 
-static void sum_lanes(const job *j)
+static void sum_lanes(void *context, int64_t task, int worker)
 {
+    (void)task;
+    const job *j = context;
     int64_t lanes = j->width->lanes, a_block = j->channels * taps_of(j);
+    float *to = j->data->finish ? scratch_of(j, worker) : j->result;
     for (int64_t lane = 1; lane < j->lanes; lane++)
         for (int64_t i = 0; i < j->sums; i++)
             j->shared[i] += j->shared[lane * j->sums + i];
     for (int64_t o = 0; o < j->outputs; o++)
-        for (int64_t t = 0; t < a_block; t++)
-            j->result[o * a_block + t] = j->shared[(o / lanes * a_block + t) * lanes + o % lanes];
+        for (int64_t t = 0; t < a_block; t++) /* without lanes: an empty batch */
+            to[o * a_block + t] = j->lanes ? j->shared[(o / lanes * a_block + t) * lanes + o % lanes] : 0;
+    if (j->data->finish)
+        j->data->finish(j->data->context, 0, weights(j), to, worker);
 }
 
 /* ---- Running ---- */
@@ -234,17 +288,16 @@ static void sum_lanes(const job *j)
 void kiln_conv_direct_run(const kiln_conv *s, const kiln_conv_data *data, void *workspace)
 {
     job j = describe(s);
+    j.data = data;
     j.shared = workspace;
     j.x = s->kind == KILN_CONV_INPUT_GRAD ? data->y : data->x;
     j.y = data->y;
     j.result = s->kind == KILN_CONV_FORWARD ? data->y : s->kind == KILN_CONV_INPUT_GRAD ? data->x : data->w;
-    if (s->kind != KILN_CONV_WEIGHT_GRAD) {
-        pack_weight(&j, data->w, j.shared);
-        kiln_parallel(j.lanes, rows_lane, &j);
-    } else if (j.lanes == 0) {
-        memset(j.result, 0, (size_t)(j.outputs * j.channels * taps_of(&j)) * sizeof(float)); /* an empty batch */
-    } else {
+    if (s->kind == KILN_CONV_WEIGHT_GRAD) {
         kiln_parallel(j.lanes, taps_lane, &j);
-        sum_lanes(&j);
+        kiln_parallel(1, sum_lanes, &j);
+        return;
     }
+    pack_weight(&j, as_floats(&j, data->w, 0, weights(&j), j.shared + weights(&j)), j.shared);
+    kiln_parallel(j.lanes, rows_lane, &j);
 }

@@ -1,4 +1,4 @@
-/* Convolution by oneDNN (2.6 or later, also 3.x), for f32.
+/* Convolution by oneDNN (2.6 or later, also 3.x), in f32, to which a task converts the images that it takes.
  *
  * oneDNN would split sums by the number of its threads. Here it runs on one thread at a time instead: the batch is cut
  * into chunks (and, when there are few images, their channels into parts) whose number depends on the shape alone, and
@@ -6,8 +6,11 @@
  * what it wants otherwise is reordered on the way in and out. The weight's gradient is summed by chunk, then over
  * chunks in their order.
  *
- * A state belongs to one node of one plan and holds oneDNN's objects, with addresses filled in at each run: a mutex
- * keeps runs of the same plan apart. */
+ * A state belongs to one node of one plan and holds oneDNN's objects, with addresses filled in by each task: a mutex
+ * keeps runs of the same plan apart.
+ *
+ * If oneDNN fails in the middle of a run, columns compute the result. Of what tasks have handed over by then nothing is
+ * handed over again, since an update in place must not happen twice. */
 #include "device/cpu/conv/conv.h"
 
 #ifdef KILN_HAVE_DNNL
@@ -20,6 +23,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cpu/common/ranges.h"
+#include "device/cpu/group/pointwise.h"
 
 enum {
     MIN_TASKS = 8,       /* chunks × parts, where the shape allows */
@@ -128,6 +132,7 @@ typedef struct piece {
     dnnl_primitive_t convolution;
     layout plain[ROLES];
     bool has_plain[ROLES];
+    size_t copy_bytes[ROLES];        /* of the plain array, where that is a task's own */
     layout_ref wanted[ROLES];        /* they live in pd */
     dnnl_primitive_t reorder[ROLES]; /* NULL: the array is used as it is */
     size_t bytes[ROLES];             /* of the reordered array */
@@ -151,10 +156,13 @@ typedef struct state {
     int npieces;
     task_objects tasks[MAX_TASKS]; /* chunks × parts of them */
     int64_t ntasks;
-    size_t shared_bytes, task_bytes; /* of the reordered weights, or partial sums; and of one task's arrays */
+    size_t weight_bytes; /* of the weight in f32, if it has to be converted */
+    size_t shared_bytes; /* of the reordered weights, or partial sums */
+    size_t task_bytes;   /* of the arrays of a task, which belong to its worker */
     /* of the run in progress: */
     kiln_conv_data data;
     char *workspace;
+    bool done[MAX_TASKS]; /* the task has handed over its result; of the weight's gradient, the part has */
     atomic_bool failed;
 } state;
 
@@ -169,8 +177,19 @@ static bool is_result(const state *s, role r)
            (s->shape.kind == KILN_CONV_WEIGHT_GRAD && r == W);
 }
 
+/* Whether a task has the array to itself: converted, or to be handed over. */
+static bool is_own(const state *s, role r)
+{
+    return is_result(s, r) ? s->shape.handed_over : r != W && kiln_conv_is_half(&s->shape);
+}
+
 /* ---- Cutting: chunks of images; parts of the groups, or of the output channels (input channels for the input's
  * gradient) ---- */
+
+static int64_t weights(const kiln_conv *c)
+{
+    return c->outputs * (c->channels / c->groups) * c->kernel[0] * c->kernel[1];
+}
 
 static int64_t tasks_wanted(const kiln_conv *c)
 {
@@ -198,7 +217,7 @@ static void cut(state *s)
     const kiln_conv *c = &s->shape;
     int64_t tasks = tasks_wanted(c), most = most_parts(c, tasks), images = c->batch < tasks ? c->batch : tasks;
     double input = (double)c->batch * (double)c->channels * (double)c->size[0] * (double)c->size[1];
-    double weight = (double)c->outputs * (double)(c->channels / c->groups * c->kernel[0] * c->kernel[1]);
+    double weight = (double)weights(c);
     double least = 0;
     for (int64_t parts = 1; parts <= most; parts *= 2) {
         int64_t chunks = images < tasks / parts ? images : tasks / parts;
@@ -260,7 +279,7 @@ static int shape_and_strides(const state *s, const kiln_conv *c, role r, int64_t
     const kiln_conv *whole = &s->shape;
     if (r == W)
         strides[1 - skip] = whole->channels / whole->groups * c->kernel[0] * c->kernel[1];
-    else
+    else if (!is_own(s, r))
         strides[0] = (r == X ? whole->channels : whole->outputs) * shape[2] * shape[3];
     return ndim;
 }
@@ -289,6 +308,8 @@ static bool describe_piece(state *s, piece *p, layout_ref fixed)
         if (!layout_new(&any[made], ndim, shape, NULL))
             break;
         p->has_plain[made] = layout_new(&p->plain[made], ndim, shape, strides);
+        if (is_own(s, (role)made))
+            p->copy_bytes[made] = aligned((size_t)(strides[0] * shape[0]) * sizeof(float));
         if (!p->has_plain[made]) {
             layout_free(&any[made]);
             break;
@@ -408,28 +429,51 @@ static bool reorder(const task_objects *t, const piece *p, role r, bool back)
     return execute(p->reorder[r], t->stream, 2, args);
 }
 
-/* The workspace: the weight of each part as oneDNN wants it, or the partial sums of each task; then the tasks' own. */
+/* The workspace: the weight in f32; the weight of each part as oneDNN wants it, or the partial sums of each task; then
+ * the workers' own. */
 static char *shared_weight(const state *s, int64_t index)
 {
-    return s->workspace + (size_t)index * s->pieces[0].bytes[W];
+    return s->workspace + s->weight_bytes + (size_t)index * s->pieces[0].bytes[W];
+}
+
+static char *own_arrays(const state *s, int worker)
+{
+    return s->workspace + s->weight_bytes + s->shared_bytes + (size_t)worker * s->task_bytes;
+}
+
+/* Elements of an image's planes, and of the share of them that is a task's. */
+static int64_t image_elements(const state *s, role r)
+{
+    const kiln_conv *c = &s->shape;
+    return r == X ? c->channels * c->size[0] * c->size[1] : c->outputs * c->out[0] * c->out[1];
+}
+
+static int64_t share_elements(const state *s, role r)
+{
+    return image_elements(s, r) / (s->parts > 1 && part_offset(s, r, 1) ? s->parts : 1);
+}
+
+/* Where a task's share begins in the whole array, in elements. */
+static int64_t user_offset(const state *s, role r, int64_t chunk, int64_t part)
+{
+    return part_offset(s, r, part) + (r == W ? 0 : first_image(s, chunk) * image_elements(s, r));
 }
 
 static char *user_array(const state *s, role r, int64_t chunk, int64_t part)
 {
-    const kiln_conv *c = &s->shape;
-    int64_t image = r == X ? c->channels * c->size[0] * c->size[1] : c->outputs * c->out[0] * c->out[1];
-    char *base = r == X ? s->data.x : r == Y ? s->data.y : s->data.w;
-    return base + (size_t)(part_offset(s, r, part) + (r == W ? 0 : first_image(s, chunk) * image)) * sizeof(float);
+    char *base = r == X ? s->data.x : r == Y ? s->data.y : s->weight_bytes ? s->workspace : s->data.w;
+    return base + (size_t)user_offset(s, r, chunk, part) * sizeof(float);
 }
 
 /* Fills in a task's addresses. */
-static void place(const state *s, task_objects *t, int64_t index)
+static void place(const state *s, task_objects *t, int64_t index, int worker)
 {
     const piece *p = piece_of(s, index / s->parts);
-    char *own = s->workspace + s->shared_bytes + (size_t)index * s->task_bytes;
+    char *own = own_arrays(s, worker);
     bool sums = s->shape.kind == KILN_CONV_WEIGHT_GRAD;
     for (role r = X; r < ROLES; r++) {
-        char *user = user_array(s, r, index / s->parts, index % s->parts), *wanted = user;
+        char *user = is_own(s, r) ? own : user_array(s, r, index / s->parts, index % s->parts), *wanted = user;
+        own += p->copy_bytes[r];
         if (r == W && (sums || p->reorder[W]))
             wanted = shared_weight(s, sums ? index : index % s->parts);
         else if (p->reorder[r]) {
@@ -442,6 +486,34 @@ static void place(const state *s, task_objects *t, int64_t index)
     dnnl_memory_set_data_handle(t->scratch, own);
 }
 
+static float *plain_array(const task_objects *t, role r)
+{
+    void *data = NULL;
+    dnnl_memory_get_data_handle(t->plain[r], &data);
+    return data;
+}
+
+/* The task's part of its images, in f32. */
+static void convert(const state *s, const task_objects *t, role r, int64_t index)
+{
+    int64_t images = piece_of(s, index / s->parts)->images, all = image_elements(s, r), share = share_elements(s, r);
+    const char *from = r == X ? s->data.x : s->data.y;
+    from += 2 * user_offset(s, r, index / s->parts, index % s->parts);
+    float *to = plain_array(t, r);
+    for (int64_t i = 0; i < images; i++)
+        kiln_pw_best()->load[s->shape.dtype](to + i * share, from + 2 * i * all, share);
+}
+
+static void hand_over(state *s, const task_objects *t, role r, int64_t index, int worker)
+{
+    int64_t images = piece_of(s, index / s->parts)->images, all = image_elements(s, r), share = share_elements(s, r);
+    int64_t start = user_offset(s, r, index / s->parts, index % s->parts);
+    const float *values = plain_array(t, r);
+    for (int64_t i = 0; i < images; i++)
+        s->data.finish(s->data.context, start + i * all, share, values + i * share, worker);
+    s->done[index] = true;
+}
+
 static void run_task(void *context, int64_t index, int worker)
 {
     static const int arguments[3][ROLES] = {
@@ -449,23 +521,32 @@ static void run_task(void *context, int64_t index, int worker)
         [KILN_CONV_INPUT_GRAD] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
         [KILN_CONV_WEIGHT_GRAD] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
     };
-    (void)worker;
     state *s = context;
     task_objects *t = &s->tasks[index];
     const piece *p = piece_of(s, index / s->parts);
     const int *names = arguments[s->shape.kind];
     bool fine = true;
-    for (role r = X; fine && r < ROLES; r++)
-        if (r != W && p->reorder[r] && !is_result(s, r))
+    place(s, t, index, worker);
+    for (role r = X; fine && r < ROLES; r++) {
+        if (r == W || is_result(s, r))
+            continue;
+        if (is_own(s, r))
+            convert(s, t, r, index);
+        if (p->reorder[r])
             fine = reorder(t, p, r, false);
+    }
     dnnl_exec_arg_t args[ROLES + 1] = {{names[X], t->wanted[X]},
                                        {names[W], t->wanted[W]},
                                        {names[Y], t->wanted[Y]},
                                        {DNNL_ARG_SCRATCHPAD, t->scratch}};
     fine = fine && execute(p->convolution, t->stream, ROLES + 1, args);
-    for (role r = X; fine && r < ROLES; r++)
-        if (r != W && p->reorder[r] && is_result(s, r))
-            fine = reorder(t, p, r, true);
+    for (role r = X; fine && r < ROLES; r++) {
+        if (r == W || !is_result(s, r))
+            continue;
+        fine = !p->reorder[r] || reorder(t, p, r, true);
+        if (fine && is_own(s, r))
+            hand_over(s, t, r, index, worker);
+    }
     if (!fine)
         atomic_store(&s->failed, true);
 }
@@ -473,16 +554,25 @@ static void run_task(void *context, int64_t index, int worker)
 /* Brings a part's weight into the shared place (the first chunk's objects point there). */
 static void run_weight(void *context, int64_t part, int worker)
 {
-    (void)worker;
     state *s = context;
+    place(s, &s->tasks[part], part, worker);
     if (!reorder(&s->tasks[part], &s->pieces[0], W, false))
         atomic_store(&s->failed, true);
+}
+
+static void convert_weight(void *context, int64_t output, int worker)
+{
+    (void)worker;
+    const state *s = context;
+    const kiln_conv *c = &s->shape;
+    int64_t n = c->channels / c->groups * c->kernel[0] * c->kernel[1];
+    kiln_pw_best()->load[c->dtype]((float *)(void *)s->workspace + output * n, (const char *)s->data.w + 2 * output * n,
+                                   n);
 }
 
 /* Adds up a part's partial sums in the order of chunks, and hands the sum out. */
 static void run_sum(void *context, int64_t part, int worker)
 {
-    (void)worker;
     state *s = context;
     const piece *p = &s->pieces[0];
     float *sum = (float *)(void *)shared_weight(s, part);
@@ -491,10 +581,56 @@ static void run_sum(void *context, int64_t part, int worker)
         for (size_t i = 0; i < p->bytes[W] / sizeof(float); i++)
             sum[i] += more[i];
     }
-    if (!p->reorder[W])
-        memcpy(user_array(s, W, 0, part), sum, dnnl_memory_desc_get_size(p->wanted[W]));
-    else if (!reorder(&s->tasks[part], p, W, true))
+    size_t bytes = dnnl_memory_desc_get_size(ref(&p->plain[W]));
+    place(s, &s->tasks[part], part, worker);
+    if (p->reorder[W] && !reorder(&s->tasks[part], p, W, true))
         atomic_store(&s->failed, true);
+    else if (s->shape.handed_over) {
+        s->data.finish(s->data.context, part_offset(s, W, part), (int64_t)(bytes / sizeof(float)),
+                       p->reorder[W] ? plain_array(&s->tasks[part], W) : sum, worker);
+        s->done[part] = true;
+    } else if (!p->reorder[W])
+        memcpy(user_array(s, W, 0, part), sum, bytes);
+}
+
+/* ---- When oneDNN fails in the middle of a run ---- */
+
+/* Which element of `done` the result's element `at` belongs to, and how many from there on do, one behind the other. */
+static int64_t owner(const state *s, int64_t at, int64_t *count)
+{
+    const kiln_conv *c = &s->shape;
+    bool sums = c->kind == KILN_CONV_WEIGHT_GRAD;
+    role r = c->kind == KILN_CONV_FORWARD ? Y : X;
+    int64_t share = sums ? weights(c) / s->parts : share_elements(s, r);
+    *count = share - at % share;
+    if (sums)
+        return at / share;
+    int64_t image = at / image_elements(s, r), chunk = 0;
+    while (first_image(s, chunk + 1) <= image)
+        chunk++;
+    return chunk * s->parts + at % image_elements(s, r) / share;
+}
+
+/* Gets all of the result from columns, and hands over what oneDNN has not. */
+static void hand_over_rest(void *context, int64_t start, int64_t count, const void *values, int worker)
+{
+    const state *s = context;
+    for (int64_t i = 0, n; i < count; i += n) {
+        bool done = s->done[owner(s, start + i, &n)];
+        n = n < count - i ? n : count - i;
+        if (!done)
+            s->data.finish(s->data.context, start + i, n, (const float *)values + i, worker);
+    }
+}
+
+static void run_columns(state *s)
+{
+    kiln_conv_data rest = s->data;
+    if (s->shape.handed_over) {
+        rest.finish = hand_over_rest;
+        rest.context = s;
+    }
+    kiln_conv_columns_run(&s->shape, &rest, s->workspace);
 }
 
 /* ---- The state ---- */
@@ -530,13 +666,16 @@ static bool set_up(state *s)
     for (int64_t i = 0; i < s->ntasks; i++)
         if (!new_task(s, &s->tasks[i], piece_of(s, i / s->parts)))
             return false;
+    if (s->shape.kind != KILN_CONV_WEIGHT_GRAD && kiln_conv_is_half(&s->shape))
+        s->weight_bytes = aligned((size_t)weights(&s->shape) * sizeof(float));
     if (s->shape.kind == KILN_CONV_WEIGHT_GRAD)
         s->shared_bytes = (size_t)s->ntasks * p->bytes[W];
     else if (p->reorder[W])
         s->shared_bytes = (size_t)s->parts * p->bytes[W];
     for (int i = 0; i < s->npieces; i++) {
         p = &s->pieces[i];
-        size_t bytes = (p->reorder[X] ? p->bytes[X] : 0) + (p->reorder[Y] ? p->bytes[Y] : 0) + p->scratch_bytes;
+        size_t bytes = (p->reorder[X] ? p->bytes[X] : 0) + (p->reorder[Y] ? p->bytes[Y] : 0) + p->scratch_bytes +
+                       p->copy_bytes[X] + p->copy_bytes[W] + p->copy_bytes[Y];
         s->task_bytes = bytes > s->task_bytes ? bytes : s->task_bytes;
     }
     return true;
@@ -569,7 +708,7 @@ static void set_up_body(void *context, int64_t task, int worker)
 /* False when oneDNN does not take the shape; there is nothing to tear down then. */
 static bool try_set_up(state *s, const kiln_conv *shape)
 {
-    if (shape->dtype != KILN_F32 || shape->batch == 0 || shape->channels == 0 || shape->outputs == 0)
+    if (shape->dtype == KILN_F64 || shape->batch == 0 || shape->channels == 0 || shape->outputs == 0)
         return false;
     s->shape = *shape;
     set_up_call call = {s, false};
@@ -585,7 +724,7 @@ size_t kiln_conv_dnnl_workspace(const kiln_conv *shape)
     state s = {0};
     if (!try_set_up(&s, shape))
         return 0;
-    size_t bytes = s.shared_bytes + (size_t)s.ntasks * s.task_bytes;
+    size_t bytes = s.weight_bytes + s.shared_bytes + (size_t)kiln_threads() * s.task_bytes;
     tear_down(&s);
     return bytes;
 }
@@ -601,24 +740,32 @@ void *kiln_conv_dnnl_new(const kiln_conv *shape)
     return NULL;
 }
 
-bool kiln_conv_dnnl_run(void *state_, const kiln_conv_data *data, void *workspace)
+/* False where oneDNN failed. Nothing is computed, let alone handed over, from something that was not. */
+static bool run_tasks(state *s)
+{
+    bool sums = s->shape.kind == KILN_CONV_WEIGHT_GRAD;
+    if (s->weight_bytes)
+        kiln_parallel(s->shape.outputs, convert_weight, s);
+    if (!sums && s->pieces[0].reorder[W])
+        kiln_parallel(s->parts, run_weight, s);
+    if (!atomic_load(&s->failed))
+        kiln_parallel(s->ntasks, run_task, s);
+    if (sums && !atomic_load(&s->failed))
+        kiln_parallel(s->parts, run_sum, s);
+    return !atomic_load(&s->failed);
+}
+
+void kiln_conv_dnnl_run(void *state_, const kiln_conv_data *data, void *workspace)
 {
     state *s = state_;
     pthread_mutex_lock(&s->mutex);
     s->data = *data;
     s->workspace = workspace;
+    memset(s->done, 0, sizeof s->done);
     atomic_store(&s->failed, false);
-    for (int64_t i = 0; i < s->ntasks; i++)
-        place(s, &s->tasks[i], i);
-    bool sums = s->shape.kind == KILN_CONV_WEIGHT_GRAD;
-    if (!sums && s->pieces[0].reorder[W])
-        kiln_parallel(s->parts, run_weight, s);
-    kiln_parallel(s->ntasks, run_task, s);
-    if (sums)
-        kiln_parallel(s->parts, run_sum, s);
-    bool fine = !atomic_load(&s->failed);
+    if (!run_tasks(s))
+        run_columns(s);
     pthread_mutex_unlock(&s->mutex);
-    return fine;
 }
 
 void kiln_conv_dnnl_free(void *state_)
@@ -645,10 +792,9 @@ size_t kiln_conv_dnnl_workspace(const kiln_conv *shape)
     return 0;
 }
 
-bool kiln_conv_dnnl_run(void *state, const kiln_conv_data *data, void *workspace)
+void kiln_conv_dnnl_run(void *state, const kiln_conv_data *data, void *workspace)
 {
     (void)state, (void)data, (void)workspace;
-    return false;
 }
 
 void kiln_conv_dnnl_free(void *state)

@@ -4,6 +4,7 @@
 #define KILN_DEVICE_CPU_GEMM_PAIRS_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <string.h>
 #include "device/cpu/gemm/gemm_kernels.h"
 
@@ -38,6 +39,35 @@ static inline __m512i pairs_across(const pair_source *s, int64_t i, int64_t coun
     if (2 * p + 1 < s->there)
         high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, at + s->k));
     return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
+/* The same where rows lie apart, and so does k. Elements are fetched with the one before them, which is there for all
+ * but the first. */
+static inline __m512i pairs_apart(const pair_source *s, int64_t i, int64_t count, int64_t p)
+{
+    const uint16_t *at = s->from + i * s->along + 2 * p * s->k;
+    const __mmask16 lanes = first_lanes(count), begun = i == 0 && p == 0 ? lanes & 0xfffe : lanes;
+    const __m512i apart = _mm512_mullo_epi32(_mm512_set1_epi32((int)s->along),
+                                             _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+    __m512i low = _mm512_setzero_si512(), high = low;
+    if (2 * p < s->there)
+        low = _mm512_srli_epi32(_mm512_mask_i32gather_epi32(low, begun, apart, at - 1, 2), 16);
+    if (begun != lanes && s->there > 0)
+        low = _mm512_mask_set1_epi32(low, 1, at[0]);
+    if (2 * p + 1 < s->there)
+        high = _mm512_mask_i32gather_epi32(high, lanes, apart, at + s->k - 1, 2);
+    return _mm512_or_si512(low, _mm512_and_si512(high, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+/* Whether they can be fetched so. */
+static inline bool are_apart(const pair_source *s)
+{
+    return s->along > 0 && s->along < INT32_MAX / (2 * PAIRS) && s->k > 0;
+}
+
+static inline __m512i pairs_of_rows(const pair_source *s, int64_t i, int64_t count, int64_t p)
+{
+    return s->along == 1 ? pairs_across(s, i, count, p) : pairs_apart(s, i, count, p);
 }
 
 /* Pairs p … of row i, up to a vector of those before pair `end`, where k lies side by side. */
@@ -105,8 +135,8 @@ static void pack_pairs(void *to_, int64_t to_k, const void *from, int64_t from_i
         }
         for (int64_t p = 0; p < k; p++) {
             char *line = to + 4 * (p * to_k + i);
-            if (from_i == 1) {
-                _mm512_mask_storeu_epi32(line, lanes, pairs_across(&s, i, rows, p));
+            if (are_apart(&s)) {
+                _mm512_mask_storeu_epi32(line, lanes, pairs_of_rows(&s, i, rows, p));
                 continue;
             }
             for (int64_t q = 0; q < PAIRS && i + q < width; q++) {
@@ -129,11 +159,11 @@ static void pack_squares(void *to_, const void *from, int64_t from_i, int64_t fr
             if (from_k == 1)
                 for (int64_t q = 0; q < count; q++)
                     _mm512_storeu_si512(to + 4 * PAIRS * q, pairs_along(&s, i + q, p, k));
-            else if (from_i == 1) {
+            else if (are_apart(&s)) {
                 __m512i r[PAIRS];
 #pragma GCC unroll 16
                 for (int q = 0; q < PAIRS; q++)
-                    r[q] = pairs_across(&s, i, count, p + q);
+                    r[q] = pairs_of_rows(&s, i, count, p + q);
                 turn_pairs(r);
 #pragma GCC unroll 16
                 for (int q = 0; q < PAIRS; q++)

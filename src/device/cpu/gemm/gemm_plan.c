@@ -53,8 +53,7 @@ static const kiln_gemm_kernels *kernels(void)
     return kiln_isa_pick(kiln_gemm_plain, kiln_gemm_avx2, kiln_gemm_avx512);
 }
 
-/* What multiplies pairs of bf16; NULL: nothing does. */
-static const kiln_gemm_pairs *pairs(void)
+const kiln_gemm_pairs *kiln_gemm_pairs_best(void)
 {
     kiln_isa isa = kiln_isa_best();
     return isa == KILN_ISA_AMX && kiln_gemm_amx ? kiln_gemm_amx
@@ -231,7 +230,7 @@ plan kiln_gemm_plan_of(const kiln_gemm *g)
     p.element = f64 ? 8 : 4;
     p.source = half ? 2 : p.element;
     p.pack = kiln_gemm_pack_of(p.kernels, g->dtype);
-    p.pairs = g->dtype == KILN_BF16 ? pairs() : NULL;
+    p.pairs = g->dtype == KILN_BF16 ? kiln_gemm_pairs_best() : NULL;
     if (p.pairs)
         take_pairs(&p);
     const int64_t each = p.pairs ? 2 : 1;

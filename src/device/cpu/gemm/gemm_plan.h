@@ -46,6 +46,19 @@ typedef struct kiln_gemm_plan {
     size_t scalars, shared, sums, scalar_buffer, vector_buffer, tile_buffer, block_buffer; /* bytes */
 } kiln_gemm_plan;
 
+/* What multiplies pairs of bf16 here; NULL: nothing does. */
+const kiln_gemm_pairs *kiln_gemm_pairs_best(void);
+
+/* Packs up to a tile's height of rows as its scalar operand. */
+static inline void kiln_gemm_pack_rows(const kiln_gemm_pairs *pairs, void *to, const void *from, int64_t from_row,
+                                       int64_t from_k, int64_t rows, int64_t k, int64_t there)
+{
+    if (pairs->pack_squares)
+        pairs->pack_squares(to, from, from_row, from_k, rows, k, there);
+    else
+        pairs->pack(to, rows, from, from_row, from_k, rows, rows, k, there);
+}
+
 /* The plan of a product that is not empty. */
 kiln_gemm_plan kiln_gemm_plan_of(const kiln_gemm *g);
 

@@ -8,25 +8,18 @@ typedef struct epilogue {
     size_t unit; /* of a value in the block */
 } epilogue;
 
-/* `count` elements from `start` on, whose matmul values lie one behind the other at `values`. */
-static void finish_run(const epilogue *e, int64_t start, int64_t count, const char *values, int worker)
-{
-    for (int64_t i = 0; i < count; i += KILN_TILE)
-        kiln_cpu_group_tile(&e->tile, start + i, count - i < KILN_TILE ? count - i : KILN_TILE,
-                            values + (size_t)i * e->unit, worker, -1);
-}
-
 static void finish_block(void *context, int64_t batch, int64_t row, int64_t col, int64_t rows, int64_t cols,
                          void *block, int64_t block_row_stride, int worker)
 {
     const epilogue *e = context;
     int64_t start = (batch * e->m + row) * e->n + col;
     if (cols == e->n && block_row_stride == cols) {
-        finish_run(e, start, rows * cols, block, worker);
+        kiln_cpu_group_finish(&e->tile, start, rows * cols, block, e->unit, worker);
         return;
     }
     for (int64_t i = 0; i < rows; i++)
-        finish_run(e, start + i * e->n, cols, (const char *)block + (size_t)(i * block_row_stride) * e->unit, worker);
+        kiln_cpu_group_finish(&e->tile, start + i * e->n, cols,
+                              (const char *)block + (size_t)(i * block_row_stride) * e->unit, e->unit, worker);
 }
 
 static void set_shape(kiln_gemm *g, const kiln_kernel *k)

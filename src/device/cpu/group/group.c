@@ -393,6 +393,14 @@ const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n
     return wanted >= 0 ? at[wanted] : NULL;
 }
 
+void kiln_cpu_group_finish(const kiln_cpu_tile *t, int64_t start, int64_t count, const void *values, size_t unit,
+                           int worker)
+{
+    for (int64_t i = 0; i < count; i += KILN_TILE)
+        kiln_cpu_group_tile(t, start + i, count - i < KILN_TILE ? count - i : KILN_TILE,
+                            (const char *)values + (size_t)i * unit, worker, -1);
+}
+
 enum { TILES_A_TASK = 16 };
 
 typedef struct group_run {

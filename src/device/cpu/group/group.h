@@ -83,6 +83,10 @@ typedef struct kiln_cpu_tile {
 const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker,
                                 int16_t wanted);
 
+/* Any number of elements from `start` on, whose head values lie one behind the other, `unit` bytes each. */
+void kiln_cpu_group_finish(const kiln_cpu_tile *t, int64_t start, int64_t count, const void *values, size_t unit,
+                           int worker);
+
 /* True if a load of the group may read memory of the buffer. */
 bool kiln_cpu_group_reads(const kiln_cpu_group *e, const kiln_plan *plan, int32_t buffer);
 
