@@ -1,6 +1,6 @@
 #!/bin/bash
 # Kiln's figures beside PyTorch's and JAX's, taken in turn in one run on the same number of threads, and a table of the
-# ratios at the end. Takes two minutes on two cores that nobody else uses.
+# ratios at the end. Takes three minutes on two cores that nobody else uses.
 #
 # usage: bench/run.sh BIN_DIR [epochs]
 #   epochs               also whole epochs with loading: ten minutes more
@@ -30,6 +30,7 @@ for _ in 1 2; do # in turn, since a machine's speed may change; the best round o
     both index index_peer.py
 done
 both functions functions_peer.py
+both conv conv_peer.py f32 bf16 # in f16 PyTorch takes seconds for a gradient
 if [ "${2-}" = epochs ]; then
     both epoch epoch_peer.py
 fi
