@@ -20,8 +20,8 @@ typedef struct kiln_fault {
     int64_t order;        /* where it stood: the earliest one is kept */
 } kiln_fault;
 
-/* Gets elements start … start + count - 1 of a kernel's result, of f32 (or f64), from the task that has computed them and
- * while they are in cache; `worker` is its thread's. */
+/* Gets elements start … start + count - 1 of a kernel's result, of f32 (or f64), from the task that has computed them
+ * and while they are in cache; `worker` is its thread's. */
 typedef void kiln_cpu_finish(void *context, int64_t start, int64_t count, const void *values, int worker);
 
 typedef struct kiln_cpu_call {
