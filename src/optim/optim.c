@@ -294,10 +294,17 @@ static bool is_due(const kiln_optim_param *p)
     return kiln_grad_of(p->tensor) && kiln_needs_grad(p->tensor);
 }
 
+/* The gradient of a parameter that is due. It is not asked for again: a device may tell at any time that the step which
+ * was to compute it has failed. Then there is none any more, and whoever uses this one is told. */
+static kiln_tensor *gradient_of(const kiln_optim_param *p)
+{
+    return p->tensor->extra->grad;
+}
+
 /* A gradient that a step has used and that was added to since means that nobody zeroed it. */
 static void notice_unzeroed(kiln_optim *o, const kiln_optim_param *p)
 {
-    if (o->told || kiln_grad_of(p->tensor)->spent != KILN_SPENT_AND_ADDED_TO)
+    if (o->told || gradient_of(p)->spent != KILN_SPENT_AND_ADDED_TO)
         return;
     o->told = true;
     kiln_notice("%s: the gradient of %s was added to the one that an earlier step has used already: call "
@@ -389,7 +396,7 @@ static bool update_one(kiln_optim *o, int64_t i, kiln_update *u)
     kiln_trace *tr = kiln_trace_current();
     const kiln_optim_param *p = &o->params[i];
     const kiln_optim_rule *rule = kiln_optim_rule_of(o, p);
-    kiln_tensor *master = p->state[KILN_OPTIM_MASTER], *gradient = kiln_grad_of(p->tensor);
+    kiln_tensor *master = p->state[KILN_OPTIM_MASTER], *gradient = gradient_of(p);
     if (master && (!follow_parameter(master, p->tensor) || !(gradient = kiln_cast(gradient, KILN_F32))))
         return false;
     int64_t at = tr->nfloats;
@@ -475,7 +482,7 @@ bool kiln_optim_step_unless(kiln_optim *o, kiln_tensor *found)
     }
     for (int64_t i = 0; i < o->nparams; i++)
         if (o->params[i].done)
-            kiln_grad_of(o->params[i].tensor)->spent = KILN_SPENT;
+            gradient_of(&o->params[i])->spent = KILN_SPENT;
     return kiln_trace_end_segment(tr);
 }
 

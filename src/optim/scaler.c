@@ -202,9 +202,8 @@ static bool check_dtype(const kiln_optim_param *p)
 }
 
 /* The gradient without the scale takes the place of what it was. */
-static kiln_tensor *unscale_one(kiln_trace *tr, const kiln_optim_param *p, kiln_tensor *inverse)
+static kiln_tensor *unscale_one(kiln_trace *tr, const kiln_optim_param *p, kiln_tensor *g, kiln_tensor *inverse)
 {
-    kiln_tensor *g = kiln_grad_of(p->tensor);
     kiln_tensor *factor = kiln_cast(kiln_to(inverse, kiln_device_of(g)), kiln_dtype_of(g));
     kiln_tensor *plain = kiln_mul(g, factor);
     return plain && kiln_trace_replace_grad(tr, p->tensor, plain) ? plain : NULL;
@@ -232,10 +231,11 @@ static bool unscale(kiln_trace *tr, kiln_scaler *s, served *v)
         culprit = kiln_scalar(0, KILN_I64);
     for (int64_t i = o->nparams; i-- > 0;) {
         const kiln_optim_param *p = &o->params[i];
-        if (!kiln_grad_of(p->tensor) || !kiln_needs_grad(p->tensor))
+        kiln_tensor *g = kiln_grad_of(p->tensor);
+        if (!g || !kiln_needs_grad(p->tensor))
             continue;
-        kiln_tensor *g = check_dtype(p) ? unscale_one(tr, p, inverse) : NULL;
-        if (!g || !(culprit = look_at(culprit, i, g, s->scale->device)))
+        kiln_tensor *plain = check_dtype(p) ? unscale_one(tr, p, g, inverse) : NULL;
+        if (!plain || !(culprit = look_at(culprit, i, plain, s->scale->device)))
             return false;
     }
     kiln_tensor *found = kiln_gt_scalar(culprit, 0);
