@@ -1,6 +1,6 @@
 #!/bin/bash
 # Kiln's figures beside PyTorch's and JAX's, taken in turn in one run on the same number of threads, and a table of the
-# ratios at the end. Takes three minutes on two cores that nobody else uses.
+# ratios at the end. Takes some minutes on two cores that nobody else uses.
 #
 # usage: bench/run.sh BIN_DIR [epochs]
 #   epochs               also whole epochs with loading: ten minutes more
