@@ -138,8 +138,8 @@ static bool look_at_validation(kiln_training *t, int64_t batch, uint64_t held, k
 
 /* ---- The device ---- */
 
-/* What a GPU takes for itself grows when steps run, by a few of the pieces that its memory comes in: a share of what is
- * left, or that many bytes. */
+/* What a GPU takes for itself may grow when steps run: a share of what is left is kept for that, or a few of the pieces
+ * that its memory comes in. How many it takes was not measured. */
 static int64_t growing(int64_t left)
 {
     enum { PIECES = 8 << 20 };

@@ -270,8 +270,8 @@ static cudnnStatus_t scratch_bytes(const struct kiln_cuda_dnn *n, const choice *
 }
 
 /* Gradients have one algorithm that may be taken, so that the only question is whether to use tensor cores for 16 bits;
- * it is none where channels come in eights. Not to ask is what makes plans quick: an answer takes up to 40 ms, where
- * its scratch is known in 0.2. */
+ * it is none where channels come in eights. They are not asked about, since an answer takes up to 40 ms for each shape
+ * of each batch that is planned. */
 static bool is_plain_case(const kiln_cuda_conv *s)
 {
     bool halves = s->dtype == KILN_F16 || s->dtype == KILN_BF16;
