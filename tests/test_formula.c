@@ -1,5 +1,6 @@
 /* Formulas (trace/formula.h): rows of one, two and three operands, operands that broadcast, numbers and flags that lie
- * on the device, and that a formula which cannot be one node means the same. */
+ * on the device, types that change on the way, what formulas end in, and that one which cannot be one node means the
+ * same. */
 #include "trace/formula.h"
 #include "support/core.h"
 #include "trace/trace.h"
@@ -115,6 +116,134 @@ static void test_counts(void **state)
     }
 }
 
+/* ---- Results ---- */
+
+/* p·row, and how many of its elements are above `rate`; beside it the same in half precision. */
+static bool compute(inputs in, kiln_tensor **out)
+{
+    kiln_formula f;
+    kiln_tensor *const all[] = {in.p, in.row, in.rate};
+    bool ok = false;
+    kiln_formula_begin(&f, all, 3);
+    kiln_register product = kiln_formula_put(&f, KILN_PW_mul, 0, 1, 0);
+    kiln_formula_result(&f, product);
+    kiln_formula_count(&f, kiln_formula_put(&f, KILN_PW_gt, product, 2, 0));
+    kiln_formula_result(&f, kiln_formula_cast(&f, product, KILN_F16));
+    kiln_no_grad
+        ok = kiln_formula_compute(&f, out);
+    return ok;
+}
+
+static void check_results(inputs in, bool one_node)
+{
+    kiln_tensor *product = kiln_mul(in.p, in.row), *out[3];
+    double want[MANY], got[MANY], want_half[MANY], got_half[MANY];
+    int64_t above = kiln_item_i64(kiln_sum_all(kiln_gt(product, in.rate)));
+    assert_true(kiln_read(kiln_cast(product, KILN_F64), want, sizeof want));
+    assert_true(kiln_read(kiln_cast(kiln_cast(product, KILN_F16), KILN_F64), want_half, sizeof want_half));
+    kiln_trace *tr = kiln_trace_current();
+    int64_t nodes = tr->nnodes;
+    assert_true(compute(in, out));
+    if (one_node && !tr->eager)
+        assert_int_equal(tr->nnodes - nodes, 1);
+    assert_int_equal(kiln_ndim(out[1]), 0);
+    assert_int_equal(kiln_dtype_of(out[1]), KILN_I64);
+    assert_int_equal(kiln_dtype_of(out[2]), KILN_F16);
+    assert_int_equal(kiln_item_i64(out[1]), above);
+    assert_true(above > 0 && above < MANY);
+    assert_true(kiln_read(kiln_cast(out[0], KILN_F64), got, sizeof got));
+    assert_true(kiln_read(kiln_cast(out[2], KILN_F64), got_half, sizeof got_half));
+    assert_memory_equal(got, want, sizeof got);
+    assert_memory_equal(got_half, want_half, sizeof got_half);
+}
+
+/* As one node; and operation by operation, where an operand is of another type than the rest. */
+static void test_results(void **state)
+{
+    (void)state;
+    static const kiln_dtype dtypes[] = {KILN_F32, KILN_F64};
+    for (int d = 0; d < 2; d++)
+        kiln_scope {
+            inputs in = make(dtypes[d], true);
+            in.rate = number(0.01, dtypes[d]);
+            check_results(in, true);
+            in.row = kiln_cast(in.row, dtypes[1 - d]);
+            assert_true(kiln_eval());
+            if (dtypes[d] == KILN_F64) /* else the result would be of another type than the first input */
+                check_results(in, false);
+            kiln_release(in.p);
+        }
+}
+
+/* A view as the first input: results are dense all the same. */
+static void test_results_of_views(void **state)
+{
+    (void)state;
+    kiln_scope {
+        kiln_tensor *x = on_device(core_data(1, KILN_SHAPE(COLUMNS, ROWS))), *out[1];
+        kiln_tensor *turned = kiln_transpose(x, 0, 1), *want = kiln_contiguous(kiln_neg(turned));
+        kiln_formula f;
+        assert_true(kiln_eval());
+        kiln_formula_begin(&f, &turned, 1);
+        kiln_formula_result(&f, kiln_formula_put(&f, KILN_PW_neg, 0, 0, 0));
+        kiln_no_grad
+            assert_true(kiln_formula_compute(&f, out));
+        assert_memory_equal(core_f32(out[0]), core_f32(want), MANY * sizeof(float));
+    }
+}
+
+/* Numbers of several types, each assigned to: the step counts, the scale halves where the flag says so. */
+static void test_types(void **state)
+{
+    (void)state;
+    for (int flag = 0; flag < 2; flag++)
+        kiln_scope {
+            kiln_tensor *scale = kiln_keep(number(8, KILN_F32)), *count = kiln_keep(number(41, KILN_I64));
+            kiln_tensor *found = kiln_gt_scalar(number(flag, KILN_F32), 0.5);
+            kiln_formula f;
+            assert_true(kiln_eval());
+            kiln_formula_begin(&f, KILN_IN(scale, count, found));
+            kiln_register half = kiln_formula_put(&f, KILN_PW_mul_scalar, 0, 0, 0.5);
+            kiln_formula_assign(&f, 0, kiln_formula_put3(&f, KILN_PW_where, 2, half, 0, 0));
+            kiln_formula_assign(&f, 1, kiln_formula_put(&f, KILN_PW_add, 1, kiln_formula_cast(&f, 2, KILN_I64), 0));
+            kiln_trace *tr = kiln_trace_current();
+            int64_t nodes = tr->nnodes;
+            kiln_no_grad
+                assert_true(kiln_formula_record(&f));
+            if (!tr->eager)
+                assert_int_equal(tr->nnodes - nodes, 1);
+            assert_true(kiln_item(scale) == (flag ? 4 : 8));
+            assert_int_equal(kiln_item_i64(count), 41 + flag);
+            kiln_release(scale);
+            kiln_release(count);
+        }
+}
+
+/* More rows, numbers or results than there is room for: an error, and nothing is written. */
+static void test_too_much(void **state)
+{
+    (void)state;
+    kiln_scope {
+        inputs in = make(KILN_F32, true);
+        kiln_tensor *out[KILN_MAX_OUTPUTS + 1];
+        for (int what = 0; what < 3; what++) {
+            kiln_formula f;
+            kiln_register last = 0;
+            kiln_formula_begin(&f, &in.p, 1);
+            for (int i = 0; what == 0 && i < KILN_FORMULA_ROWS; i++)
+                last = kiln_formula_put(&f, KILN_PW_neg, last, 0, 0);
+            for (int i = 0; what == 1 && i <= KILN_MAX_FLOATS; i++)
+                last = kiln_formula_put(&f, KILN_PW_add_scalar, last, 0, 1);
+            for (int i = 0; i < (what == 2 ? KILN_MAX_OUTPUTS + 1 : 1); i++)
+                kiln_formula_result(&f, last);
+            kiln_no_grad
+                assert_false(kiln_formula_compute(&f, out));
+            expect_error(KILN_E_STATE, "formula", "more rows than there is room for");
+        }
+        kiln_release(in.p);
+    }
+}
+
 /* Shapes that do not broadcast are refused as anywhere, and nothing changes. */
 static void test_bad_shapes(void **state)
 {
@@ -134,6 +263,8 @@ static void test_bad_shapes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {core_test(test_operands), core_test(test_counts), core_test(test_bad_shapes)};
+    const struct CMUnitTest tests[] = {
+        core_test(test_operands), core_test(test_counts),   core_test(test_results),   core_test(test_results_of_views),
+        core_test(test_types),    core_test(test_too_much), core_test(test_bad_shapes)};
     return CORE_MAIN(tests);
 }

@@ -261,6 +261,46 @@ static void test_two_optimizers(void **state)
     free_trainer(&b);
 }
 
+/* More parameters than are looked at at once: the first one with a bad gradient is named, whoever else has one. */
+static void test_many_parameters(void **state)
+{
+    (void)state;
+    enum { MANY = 40, FEW = 3 };
+    static const struct {
+        int first, second; /* whose gradients are infinite; -1: none */
+    } tries[] = {{0, -1}, {MANY - 1, -1}, {13, 27}, {26, 30}, {2, MANY - 1}};
+    kiln_tensor *p[MANY];
+    for (int i = 0; i < MANY; i++)
+        p[i] = kiln_keep(kiln_requires_grad(core_data(i, KILN_SHAPE(FEW)), true));
+    kiln_optim *o = kiln_optim_sgd(((kiln_params){MANY, p, NULL}), .lr = 0.1);
+    kiln_scaler *s = kiln_scaler_new();
+    assert_non_null(o);
+    for (int t = 0; t < 5; t++) {
+        kiln_step {
+            kiln_tensor *loss = NULL;
+            for (int i = 0; i < MANY; i++) {
+                bool bad = i == tries[t].first || i == tries[t].second;
+                kiln_tensor *part = kiln_mul_scalar(kiln_sum_all(p[i]), bad ? INFINITY : 1);
+                loss = loss ? kiln_add(loss, part) : part;
+            }
+            kiln_zero_grad(o);
+            assert_true(kiln_backward(kiln_scaler_scale(s, loss)));
+            assert_true(kiln_scaler_step(s, o));
+            assert_true(kiln_scaler_update(s));
+        }
+        char name[8];
+        snprintf(name, sizeof name, "%d", tries[t].first);
+        kiln_scaler_culprit culprit = kiln_scaler_blame(s, o);
+        assert_string_equal(culprit.parameter, name);
+        assert_int_equal(culprit.values, FEW);
+        assert_int_equal(culprit.skipped, t + 1);
+    }
+    kiln_scaler_free(s);
+    kiln_optim_free(o);
+    for (int i = 0; i < MANY; i++)
+        kiln_release(p[i]);
+}
+
 static void clipped(trainer *t, kiln_scaler *s, int seed, double norm)
 {
     kiln_step {
@@ -471,12 +511,19 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        core_test(test_equals_plain),        core_test(test_left_out),
-        core_test(test_plain_between),       core_test(test_scale),
-        core_test(test_small_scale_is_told), core_test(test_state),
-        core_test(test_two_optimizers),      core_test(test_clipping),
-        core_test(test_late_starter),        core_test(test_order_of_calls),
-        core_test(test_half_parameters),     core_test(test_discarded),
+        core_test(test_equals_plain),
+        core_test(test_left_out),
+        core_test(test_plain_between),
+        core_test(test_scale),
+        core_test(test_small_scale_is_told),
+        core_test(test_state),
+        core_test(test_two_optimizers),
+        core_test(test_many_parameters),
+        core_test(test_clipping),
+        core_test(test_late_starter),
+        core_test(test_order_of_calls),
+        core_test(test_half_parameters),
+        core_test(test_discarded),
         core_test(test_failing_allocations),
     };
     return CORE_MAIN(tests);

@@ -60,6 +60,7 @@ KILN_API KILN_T kiln_div_scalar(KILN_T a, double s);
 KILN_API KILN_T kiln_rsub_scalar(KILN_T a, double s); /* s - a */
 KILN_API KILN_T kiln_rdiv_scalar(KILN_T a, double s); /* s / a */
 KILN_API KILN_T kiln_pow_scalar(KILN_T a, double s);
+KILN_API KILN_T kiln_rpow_scalar(KILN_T a, double s); /* s to the power of a */
 KILN_API KILN_T kiln_remainder_scalar(KILN_T a, double s);
 KILN_API KILN_T kiln_lerp(KILN_T a, KILN_T b, double weight);             /* a + weight·(b - a) */
 KILN_API KILN_T kiln_addcmul(KILN_T x, KILN_T a, KILN_T b, double value); /* x + value·a·b */

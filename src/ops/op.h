@@ -38,7 +38,7 @@ typedef enum kiln_autocast_class {
 
 /* Attributes. Integers shape the plan: another integer is another plan. Floats are run-time scalars: a plan is replayed
  * with new ones (a learning rate, a dropout offset), so no rule below may depend on their value. */
-enum { KILN_MAX_INTS = 40, KILN_MAX_FLOATS = 12, KILN_MAX_INPUTS = 64, KILN_MAX_OUTPUTS = 4 };
+enum { KILN_MAX_INTS = 40, KILN_MAX_FLOATS = 24, KILN_MAX_INPUTS = 64, KILN_MAX_OUTPUTS = 4 };
 typedef struct kiln_attrs {
     int nints, nfloats;
     int64_t i[KILN_MAX_INTS];

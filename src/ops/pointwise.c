@@ -35,23 +35,27 @@ const kiln_pw_row kiln_pw_rows[KILN_PW_ROWS] = {
 #undef KILN_PW_CAST
 #undef KILN_PW_COPY
 
-#define KILN_PW(name, ...)      &kiln_op_##name,
-#define KILN_PW_RING(name, ...) &kiln_op_##name,
-#define KILN_PW_TEST(name, ...) &kiln_op_##name,
-#define KILN_PW_PICK(name, ...) &kiln_op_##name,
+#define KILN_PW(name, ...)      RECORD(name)
+#define KILN_PW_RING(name, ...) RECORD(name)
+#define KILN_PW_TEST(name, ...) RECORD(name)
+#define KILN_PW_PICK(name, ...) RECORD(name)
 #define KILN_PW_MAKE(name, ...)
 #define KILN_PW_COPY(name, ...)
-#define KILN_PW_CAST(name) &kiln_op_##name,
+#define KILN_PW_CAST(name) RECORD(name)
+#define RECORD(name)       &kiln_op_##name,
 const kiln_op *const kiln_ops_pointwise[] = {
 #include "ops/pointwise.def"
     NULL};
 
+#undef RECORD
+#define RECORD(name) [KILN_PW_##name] = &kiln_op_##name,
+static const kiln_op *const by_row[KILN_PW_ROWS] = {
+#include "ops/pointwise.def"
+};
+
 const kiln_op *kiln_pw_op(kiln_pw_id row)
 {
-    const kiln_op *const *op = kiln_ops_pointwise;
-    while (*op && (*op)->pointwise != (int)row)
-        op++;
-    return *op;
+    return by_row[row];
 }
 
 /* ---- Shapes ---- */

@@ -262,6 +262,16 @@ const kiln_op kiln_op_pow_scalar = {
     .grad = pow_scalar_rule,
     .cases = KILN_CASES{"x[2,3] | | 3", "x[] | | 4", "x[2,3] | | 0", "x[0,3] | | 1", "x[7,33] | | 5", NULL}};
 
+kiln_tensor *kiln_rpow_scalar(kiln_tensor *a, double s)
+{
+    return kiln_pw_call_scalar(&kiln_op_rpow_scalar, a, s);
+}
+KILN_PW_GRAD1Y(rpow_scalar, kiln_mul_scalar(kiln_mul(gy, y), f[0] == 0 ? 0 : log(f[0])))
+const kiln_op kiln_op_rpow_scalar = {KILN_PW_OP(rpow_scalar, 1),        .attrs = "| s",
+                                     .autocast = KILN_CAST_FLOAT,       .dtypes = KILN_T_FLOATS,
+                                     .grad_reads = {KILN_READS_RESULT}, .grad = rpow_scalar_rule,
+                                     .cases = KILN_PW_CASES1S("1.7")};
+
 /* t·a^s, and 0 for t = 0 whatever the power is: closed under differentiation. */
 KILN_PW_GRAD1(scaled_pow, kiln_mul(gy, KILN_OP(scaled_pow, KILN_IN(x), KILN_F(f[0] - 1, f[1] * f[0]))))
 const kiln_op kiln_op_scaled_pow = {KILN_PW_OP(scaled_pow, 1),

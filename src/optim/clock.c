@@ -158,14 +158,21 @@ static void part_twins(kiln_optim *o, kiln_device device)
 
 bool kiln_optim_advance_clock(kiln_optim *o, kiln_device device, const kiln_update *u)
 {
-    kiln_tensor *taken = kiln_optim_clock_on(o, device), *next = u->steps;
+    enum { TAKEN, FOUND, DONE };
+    kiln_tensor *done = NULL;
+    kiln_formula p;
     bool all = true;
     for (int64_t i = 0; i < o->nparams; i++)
         all &= o->params[i].done || o->params[i].clock != device;
     if (!all) {
-        kiln_tensor *done = list_done(o, device);
+        done = list_done(o, device);
         part_twins(o, device);
-        next = done ? kiln_add(taken, done) : NULL;
+        if (!done)
+            return false;
     }
-    return next && kiln_assign(taken, kiln_where(u->found, taken, next));
+    kiln_formula_begin(&p, KILN_IN(kiln_optim_clock_on(o, device), u->found, done));
+    kiln_register next =
+        all ? kiln_formula_put(&p, KILN_PW_add_scalar, TAKEN, 0, 1) : kiln_formula_put(&p, KILN_PW_add, TAKEN, DONE, 0);
+    kiln_formula_assign(&p, TAKEN, kiln_formula_put3(&p, KILN_PW_where, FOUND, TAKEN, next, 0));
+    return kiln_formula_record(&p);
 }

@@ -5,102 +5,166 @@
 #include "optim/optim.h"
 #include "trace/trace.h"
 
+/* ---- Numbers on the device ---- */
+
+/* Inputs and the first row of an update's `numbers`. */
+enum { TAKEN, PRODUCT, COUNT_INPUTS, STEP = COUNT_INPUTS };
+
+void kiln_numbers_begin(kiln_update *u)
+{
+    u->nnumbers = u->nrates = 0;
+    u->known_for = -1;
+    u->product = NULL;
+    if (!u->gated || u->dry)
+        return;
+    kiln_tensor *const later[COUNT_INPUTS] = {NULL};
+    kiln_formula_begin(&u->numbers, later, COUNT_INPUTS);
+    kiln_formula_expect(&u->numbers, TAKEN, KILN_F64);
+    kiln_formula_expect(&u->numbers, PRODUCT, KILN_F64);
+    kiln_formula_put(&u->numbers, KILN_PW_add_scalar, TAKEN, 0, 1);
+}
+
+static kiln_number on_device(kiln_register made)
+{
+    return (kiln_number){.on_device = true, .made = made};
+}
+
+/* One row. Nothing is written where the numbers that the host adds are all that is asked for. */
+static kiln_number row(kiln_update *u, kiln_pw_id id, kiln_number a, kiln_number b, double s)
+{
+    return on_device(u->dry ? 0 : kiln_formula_put(&u->numbers, id, a.made, b.made, s));
+}
+
+/* x where the condition is false, else s. */
+static kiln_number fill(kiln_update *u, kiln_number condition, kiln_number x, double s)
+{
+    return row(u, KILN_PW_masked_fill, condition, x, s);
+}
+
+/* Records a formula of numbers for the parameter's count. */
+static bool record(kiln_update *u, kiln_formula *p, kiln_tensor **out)
+{
+    kiln_trace *tr = kiln_trace_current();
+    int64_t twin = u->owner->params[u->index].twin, at = tr ? tr->nfloats : 0;
+    kiln_tensor *const in[COUNT_INPUTS] = {kiln_select(u->clock, 0, twin), u->product};
+    if (!tr || !in[TAKEN])
+        return false;
+    kiln_formula_set_inputs(p, in);
+    bool ok = kiln_formula_compute(p, out);
+    for (int i = 0; ok && i < u->nrates; i++) /* they are others when the step is run again */
+        ok = kiln_trace_vary(tr, u->owner, kiln_optim_rate_index(u->owner, u->options), at + u->rates[i], 1);
+    return ok;
+}
+
+/* The last of p's results: a number in the parameter's type. */
+static void add_result(const kiln_update *u, kiln_formula *p, kiln_number x)
+{
+    kiln_dtype dtype = kiln_dtype_of(u->formula.in[KILN_PARAMETER]);
+    kiln_formula_result(p, dtype == KILN_F64 ? x.made : kiln_formula_cast(p, x.made, dtype));
+}
+
+/* A number without dims, by itself; NULL with an error. */
+static kiln_tensor *tensor_of(kiln_update *u, kiln_number x)
+{
+    kiln_tensor *out[KILN_MAX_OUTPUTS];
+    kiln_formula p = u->numbers;
+    add_result(u, &p, x);
+    return record(u, &p, out) ? out[0] : NULL;
+}
+
+bool kiln_numbers_record(kiln_update *u)
+{
+    int64_t twin = u->owner->params[u->index].twin;
+    if (!u->nnumbers || u->dry)
+        return true;
+    if (u->known_for != twin && !record(u, &u->numbers, u->known))
+        return false;
+    u->known_for = twin;
+    for (int k = 0; k < u->nnumbers; k++)
+        u->formula.in[KILN_NUMBER0 + k] = u->known[k];
+    return true;
+}
+
+/* ---- Arithmetic ---- */
+
 kiln_number kiln_number_of(double value)
 {
     return (kiln_number){.value = value};
 }
 
-kiln_number kiln_number_step(const kiln_update *u)
+kiln_number kiln_number_step(kiln_update *u)
 {
-    if (!u->gated)
-        return kiln_number_of((double)u->step);
-    return (kiln_number){.on_device = true, .each = u->steps};
+    return u->gated ? on_device(STEP) : kiln_number_of((double)u->step);
 }
 
-/* One row of pointwise.def on numbers that the device has. Nothing is recorded where the numbers that the host adds are
- * all that is asked for. */
-static kiln_number on_device(const kiln_update *u, kiln_pw_id row, kiln_number a, kiln_number b, double s)
+kiln_number kiln_number_plus(kiln_update *u, kiln_number x, double s)
 {
-    kiln_number n = {.on_device = true};
-    if (u->dry)
-        return n;
-    kiln_attrs attrs = {.nfloats = kiln_pw_rows[row].scalars, .f = {s}};
-    n.each = kiln_pw_call(kiln_pw_op(row), (kiln_tensor *[]){a.each, b.each}, kiln_pw_rows[row].arity, &attrs);
-    return n;
+    return x.on_device ? row(u, KILN_PW_add_scalar, x, x, s) : kiln_number_of(x.value + s);
 }
 
-kiln_number kiln_number_plus(const kiln_update *u, kiln_number x, double s)
+kiln_number kiln_number_times(kiln_update *u, kiln_number x, double s)
 {
-    return x.on_device ? on_device(u, KILN_PW_add_scalar, x, x, s) : kiln_number_of(x.value + s);
+    return x.on_device ? row(u, KILN_PW_mul_scalar, x, x, s) : kiln_number_of(x.value * s);
 }
 
-kiln_number kiln_number_times(const kiln_update *u, kiln_number x, double s)
+kiln_number kiln_number_less_than(kiln_update *u, double s, kiln_number x)
 {
-    return x.on_device ? on_device(u, KILN_PW_mul_scalar, x, x, s) : kiln_number_of(x.value * s);
+    return x.on_device ? row(u, KILN_PW_rsub_scalar, x, x, s) : kiln_number_of(s - x.value);
 }
 
-kiln_number kiln_number_less_than(const kiln_update *u, double s, kiln_number x)
+kiln_number kiln_number_divided_by(kiln_update *u, double s, kiln_number x)
 {
-    return x.on_device ? on_device(u, KILN_PW_rsub_scalar, x, x, s) : kiln_number_of(s - x.value);
+    return x.on_device ? row(u, KILN_PW_rdiv_scalar, x, x, s) : kiln_number_of(s / x.value);
 }
 
-kiln_number kiln_number_divided_by(const kiln_update *u, double s, kiln_number x)
+kiln_number kiln_number_power(kiln_update *u, double base, kiln_number x)
 {
-    return x.on_device ? on_device(u, KILN_PW_rdiv_scalar, x, x, s) : kiln_number_of(s / x.value);
+    return x.on_device ? row(u, KILN_PW_rpow_scalar, x, x, base) : kiln_number_of(pow(base, x.value));
 }
 
-static kiln_number like(const kiln_update *u, kiln_number x, double value)
+kiln_number kiln_number_to(kiln_update *u, kiln_number x, double power)
 {
-    return (kiln_number){.on_device = true, .each = u->dry ? NULL : kiln_full_like(x.each, value)};
+    return x.on_device ? row(u, KILN_PW_pow_scalar, x, x, power) : kiln_number_of(pow(x.value, power));
 }
 
-kiln_number kiln_number_power(const kiln_update *u, double base, kiln_number x)
+kiln_number kiln_number_product(kiln_update *u, kiln_number a, kiln_number b)
 {
-    return x.on_device ? on_device(u, KILN_PW_pow, like(u, x, base), x, 0) : kiln_number_of(pow(base, x.value));
+    return a.on_device ? row(u, KILN_PW_mul, a, b, 0) : kiln_number_of(a.value * b.value);
 }
 
-kiln_number kiln_number_to(const kiln_update *u, kiln_number x, double power)
+kiln_number kiln_number_quotient(kiln_update *u, kiln_number a, kiln_number b)
 {
-    return x.on_device ? on_device(u, KILN_PW_pow_scalar, x, x, power) : kiln_number_of(pow(x.value, power));
+    return a.on_device ? row(u, KILN_PW_div, a, b, 0) : kiln_number_of(a.value / b.value);
 }
 
-kiln_number kiln_number_product(const kiln_update *u, kiln_number a, kiln_number b)
+kiln_number kiln_number_root(kiln_update *u, kiln_number x)
 {
-    return a.on_device ? on_device(u, KILN_PW_mul, a, b, 0) : kiln_number_of(a.value * b.value);
+    return x.on_device ? row(u, KILN_PW_sqrt, x, x, 0) : kiln_number_of(sqrt(x.value));
 }
 
-kiln_number kiln_number_quotient(const kiln_update *u, kiln_number a, kiln_number b)
+kiln_number kiln_number_at_most(kiln_update *u, kiln_number x, double s)
 {
-    return a.on_device ? on_device(u, KILN_PW_div, a, b, 0) : kiln_number_of(a.value / b.value);
+    return x.on_device ? fill(u, row(u, KILN_PW_gt_scalar, x, x, s), x, s) : kiln_number_of(fmin(x.value, s));
 }
 
-kiln_number kiln_number_root(const kiln_update *u, kiln_number x)
-{
-    return x.on_device ? on_device(u, KILN_PW_sqrt, x, x, 0) : kiln_number_of(sqrt(x.value));
-}
-
-kiln_number kiln_number_at_most(const kiln_update *u, kiln_number x, double s)
-{
-    return x.on_device ? on_device(u, KILN_PW_minimum, x, like(u, x, s), 0) : kiln_number_of(fmin(x.value, s));
-}
-
-kiln_number kiln_number_choose(const kiln_update *u, kiln_number x, double s, kiln_number above, kiln_number other)
+kiln_number kiln_number_choose(kiln_update *u, kiln_number x, double s, kiln_number above, kiln_number other)
 {
     if (!x.on_device)
         return x.value > s ? above : other;
-    kiln_number n = {.on_device = true};
-    if (u->dry)
-        return n;
-    kiln_tensor *a = above.on_device ? above.each : kiln_full_like(x.each, above.value);
-    kiln_tensor *b = other.on_device ? other.each : kiln_full_like(x.each, other.value);
-    n.each = kiln_where(kiln_gt_scalar(x.each, s), a, b);
-    return n;
+    kiln_number high = row(u, KILN_PW_gt_scalar, x, x, s);
+    if (above.on_device && other.on_device)
+        return on_device(u->dry ? 0
+                                : kiln_formula_put3(&u->numbers, KILN_PW_where, high.made, above.made, other.made, 0));
+    kiln_number low = row(u, KILN_PW_le_scalar, x, x, s);
+    if (above.on_device)
+        return fill(u, low, above, other.value);
+    return fill(u, high, other.on_device ? other : fill(u, low, x, other.value), above.value);
 }
 
 /* A product that is as good as 0. */
 static const double gone = 1e-20;
 
-static double product_of(const kiln_update *u, double (*factor)(const kiln_optim_options *, int64_t))
+static double product_of(kiln_update *u, double (*factor)(const kiln_optim_options *, int64_t))
 {
     const kiln_optim_options *o = u->options;
     kiln_optim_power *kept = &u->powers[0];
@@ -115,13 +179,13 @@ static double product_of(const kiln_update *u, double (*factor)(const kiln_optim
 
 /* All products until they are gone, for the device to pick from; made once. Should betas next to 1 leave one that is
  * not gone at the end of the list, the last one stands for those behind it. */
-static kiln_tensor *list_products(const kiln_update *u, double (*factor)(const kiln_optim_options *, int64_t))
+static kiln_tensor *list_products(kiln_update *u, double (*factor)(const kiln_optim_options *, int64_t))
 {
     enum { LONGEST = 1 << 16 };
     const kiln_optim_options *o = u->options;
     kiln_optim_list *kept = u->products;
     if (kept->each && kept->beta == o->beta1 && kept->decay == o->momentum_decay &&
-        kept->each->device == u->steps->device)
+        kept->each->device == u->clock->device)
         return kept->each;
     double *values = kiln_alloc(LONGEST, sizeof *values), product = 1;
     int64_t n = 0;
@@ -129,7 +193,7 @@ static kiln_tensor *list_products(const kiln_update *u, double (*factor)(const k
         product *= factor(o, n + 1);
         values[n++] = product;
     }
-    kiln_tensor *list = values ? kiln_keep(kiln_tensor_new(values, KILN_F64, KILN_SHAPE(n), u->steps->device)) : NULL;
+    kiln_tensor *list = values ? kiln_keep(kiln_tensor_new(values, KILN_F64, KILN_SHAPE(n), u->clock->device)) : NULL;
     kiln_free(values);
     if (list) {
         kiln_release(kept->each);
@@ -138,41 +202,50 @@ static kiln_tensor *list_products(const kiln_update *u, double (*factor)(const k
     return list;
 }
 
-kiln_number kiln_number_product_of(const kiln_update *u, double (*factor)(const kiln_optim_options *, int64_t))
+/* The one of the parameter's step: without dims. NULL with an error. */
+static kiln_tensor *pick_product(kiln_update *u, double (*factor)(const kiln_optim_options *, int64_t))
+{
+    kiln_tensor *list = list_products(u, factor);
+    if (!list)
+        return NULL;
+    kiln_tensor *taken = kiln_select(u->clock, 0, u->owner->params[u->index].twin);
+    kiln_tensor *at = kiln_cast(kiln_clamp(taken, 0, (double)kiln_numel(list) - 1), KILN_I64);
+    return kiln_select(kiln_index_select(list, 0, kiln_unsqueeze(at, 0)), 0, 0);
+}
+
+kiln_number kiln_number_product_of(kiln_update *u, double (*factor)(const kiln_optim_options *, int64_t))
 {
     if (!u->gated)
         return kiln_number_of(product_of(u, factor));
-    kiln_tensor *list = u->dry ? NULL : list_products(u, factor);
-    if (!list)
-        return (kiln_number){.on_device = true};
-    kiln_tensor *at = kiln_clamp(kiln_add_scalar(u->steps, -1), 0, (double)kiln_numel(list) - 1);
-    return (kiln_number){.on_device = true, .each = kiln_index_select(list, 0, kiln_cast(at, KILN_I64))};
+    if (!u->dry)
+        u->product = pick_product(u, factor);
+    return on_device(PRODUCT);
 }
 
 /* ---- Rates ---- */
 
-/* Written with the rate as the number of its row, which is another one when the step is run again. */
-static kiln_number with_rate(const kiln_update *u, kiln_pw_id row, kiln_number x)
+/* Written with the rate as the number of its row. */
+static kiln_number with_rate(kiln_update *u, kiln_pw_id id, kiln_number x)
 {
-    kiln_trace *tr = u->dry ? NULL : kiln_trace_current();
-    int64_t at = tr ? tr->nfloats : 0;
-    kiln_number n = on_device(u, row, x, x, u->options->lr);
-    if (tr && !kiln_trace_vary(tr, u->owner, kiln_optim_rate_index(u->owner, u->options), at, tr->nfloats - at))
-        n.each = NULL;
-    return n;
+    if (u->dry)
+        return on_device(0);
+    u->numbers.full |= u->nrates == KILN_RATES;
+    if (!u->numbers.full)
+        u->rates[u->nrates++] = u->numbers.call.attrs.nfloats;
+    return row(u, id, x, x, u->options->lr);
 }
 
-kiln_number kiln_rate_times(const kiln_update *u, kiln_number x)
+kiln_number kiln_rate_times(kiln_update *u, kiln_number x)
 {
     return x.on_device ? with_rate(u, KILN_PW_mul_scalar, x) : kiln_number_of(u->options->lr * x.value);
 }
 
-kiln_number kiln_rate_divided_by(const kiln_update *u, kiln_number x)
+kiln_number kiln_rate_divided_by(kiln_update *u, kiln_number x)
 {
     return x.on_device ? with_rate(u, KILN_PW_rdiv_scalar, x) : kiln_number_of(u->options->lr / x.value);
 }
 
-kiln_number kiln_bias_correction(const kiln_update *u, int which, double beta)
+kiln_number kiln_bias_correction(kiln_update *u, int which, double beta)
 {
     if (u->gated)
         return kiln_number_less_than(u, 1, kiln_number_power(u, beta, kiln_number_step(u)));
@@ -192,24 +265,20 @@ kiln_register kiln_formula_scale(kiln_update *u, kiln_register a, kiln_number by
         u->formula.full = true;
         return a;
     }
-    u->numbers[u->nnumbers] = u->dry ? NULL : kiln_cast(by.each, kiln_dtype_of(u->formula.in[KILN_PARAMETER]));
+    if (!u->dry)
+        add_result(u, &u->numbers, by);
+    kiln_formula_expect(&u->formula, KILN_NUMBER0 + u->nnumbers, kiln_dtype_of(u->formula.in[KILN_PARAMETER]));
     return kiln_formula_put(&u->formula, KILN_PW_mul, a, KILN_NUMBER0 + u->nnumbers++, 0);
 }
 
-kiln_tensor *kiln_update_number(const kiln_update *u, kiln_tensor *each)
+kiln_tensor *kiln_update_scale(kiln_update *u, kiln_tensor *x, kiln_number by)
 {
-    kiln_dtype dtype = kiln_dtype_of(u->formula.in[KILN_PARAMETER]);
-    return kiln_select(kiln_cast(each, dtype), 0, u->index);
+    return by.on_device ? kiln_mul(x, tensor_of(u, by)) : kiln_mul_scalar(x, by.value);
 }
 
-kiln_tensor *kiln_update_scale(const kiln_update *u, kiln_tensor *x, kiln_number by)
+kiln_tensor *kiln_update_lerp(kiln_update *u, kiln_tensor *a, kiln_tensor *b, kiln_number weight)
 {
-    return by.on_device ? kiln_mul(x, kiln_update_number(u, by.each)) : kiln_mul_scalar(x, by.value);
-}
-
-kiln_tensor *kiln_update_lerp(const kiln_update *u, kiln_tensor *a, kiln_tensor *b, kiln_number weight)
-{
-    return weight.on_device ? kiln_add(a, kiln_mul(kiln_sub(b, a), kiln_update_number(u, weight.each)))
+    return weight.on_device ? kiln_add(a, kiln_mul(kiln_sub(b, a), tensor_of(u, weight)))
                             : kiln_lerp(a, b, weight.value);
 }
 

@@ -319,23 +319,10 @@ static void begin_updates(kiln_optim *o, kiln_update *u, bool gated)
     u->powers = o->powers;
     u->products = &o->products;
     u->gated = u->dry = gated;
-    u->found = u->steps = NULL;
+    u->found = u->clock = NULL;
     u->options = NULL;
     u->step = 0;
-    u->picked_for = -1;
     u->formula.call.nin = 0;
-}
-
-/* The parameter's own of the numbers that the formula uses, which are those of all that have taken as many steps. */
-static void set_numbers(kiln_update *u)
-{
-    int64_t twin = u->owner->params[u->index].twin;
-    for (int k = 0; k < u->nnumbers && !u->dry; k++) {
-        if (u->picked_for != twin)
-            u->picked[k] = kiln_update_number(u, u->numbers[k]);
-        u->formula.in[KILN_NUMBER0 + k] = u->picked[k];
-    }
-    u->picked_for = twin;
 }
 
 /* Which inputs a formula has tells which states there are. */
@@ -347,10 +334,16 @@ static unsigned present(kiln_tensor *const *in)
     return mask;
 }
 
+/* Whether what u knows of numbers on the device holds for the parameter's count too, or follows from it alike. */
+static bool has_numbers_for(const kiln_update *u, const kiln_optim_param *p)
+{
+    return !u->gated || u->dry || !u->product || u->known_for == p->twin;
+}
+
 /* The parameter's next update, by this gradient. In most steps it is the one written before it in *u, of other tensors:
  * formulas look at options, the count of steps and which states there are. A master is updated in the place of its
- * parameter. */
-static void write_update(kiln_optim *o, int64_t i, kiln_tensor *gradient, const kiln_optim_rule *rule, kiln_update *u)
+ * parameter. False with an error. */
+static bool write_update(kiln_optim *o, int64_t i, kiln_tensor *gradient, const kiln_optim_rule *rule, kiln_update *u)
 {
     const kiln_optim_param *p = &o->params[i];
     kiln_tensor *master = p->state[KILN_OPTIM_MASTER];
@@ -365,21 +358,19 @@ static void write_update(kiln_optim *o, int64_t i, kiln_tensor *gradient, const 
     }
     bool same = rule->formula && u->options == &o->groups[p->group] && (u->gated || u->step == p->steps + 1) &&
                 u->formula.call.nin == n && present(u->formula.in) == present(in) &&
-                u->formula.in[0]->dtype == in[0]->dtype;
+                u->formula.in[0]->dtype == in[0]->dtype && has_numbers_for(u, p);
     u->index = i;
-    if (same) {
+    if (same)
         kiln_formula_set_inputs(&u->formula, in);
-        set_numbers(u);
-        return;
+    else {
+        u->options = &o->groups[p->group];
+        u->step = p->steps + 1;
+        kiln_numbers_begin(u);
+        kiln_formula_begin(&u->formula, in, n);
+        if (rule->formula)
+            rule->formula(u);
     }
-    u->options = &o->groups[p->group];
-    u->step = p->steps + 1;
-    u->nnumbers = 0;
-    u->picked_for = -1;
-    kiln_formula_begin(&u->formula, in, n);
-    if (rule->formula)
-        rule->formula(u);
-    set_numbers(u);
+    return kiln_numbers_record(u);
 }
 
 /* A master stands for its parameter as long as it rounds to it. Elements of the parameter that somebody else has
@@ -400,7 +391,8 @@ static bool update_one(kiln_optim *o, int64_t i, kiln_update *u)
     if (master && (!follow_parameter(master, p->tensor) || !(gradient = kiln_cast(gradient, KILN_F32))))
         return false;
     int64_t at = tr->nfloats;
-    write_update(o, i, gradient, rule, u);
+    if (!write_update(o, i, gradient, rule, u))
+        return false;
     if (rule->formula)
         at = tr->nfloats; /* what the device's numbers are made of is noted apart */
     bool ok = rule->formula ? kiln_formula_record(&u->formula) : rule->compose(u);
@@ -419,8 +411,8 @@ static bool update_device(kiln_optim *o, int64_t first, bool counts, kiln_tensor
     if (found) {
         u.dry = false;
         u.found = kiln_to(found, device);
-        u.steps = kiln_add_scalar(kiln_optim_clock_on(o, device), 1);
-        if (!u.found || !u.steps)
+        u.clock = kiln_optim_clock_on(o, device);
+        if (!u.found)
             return false;
     }
     for (int64_t i = first; receipt && i < o->nparams; i++) {
@@ -497,7 +489,8 @@ bool kiln_optim_numbers(kiln_optim *o, int64_t i, double *to, int64_t count)
     if (!rule->formula)
         return false; /* its numbers are known to the operations that it is composed of */
     begin_updates(o, &u, o->nclocks > 0);
-    write_update(o, i, NULL, rule, &u);
+    if (!write_update(o, i, NULL, rule, &u))
+        return false;
     const kiln_attrs *attrs = &u.formula.call.attrs;
     if (attrs->nfloats != count)
         return false;

@@ -19,7 +19,8 @@ enum {
     KILN_GATE,    /* whether the step is left out; then the parameter and its states stay as they are */
     KILN_NUMBER0, /* numbers that the device knows, in the order in which the formula uses them */
     KILN_NUMBERS = 3,
-    KILN_UPDATE_INPUTS = KILN_NUMBER0 + KILN_NUMBERS
+    KILN_UPDATE_INPUTS = KILN_NUMBER0 + KILN_NUMBERS,
+    KILN_RATES = 4 /* rates that such numbers are made of */
 };
 
 /* Powers of betas, for the next parameter that asks for the same. */
@@ -33,7 +34,7 @@ typedef struct kiln_optim_power {
 typedef struct kiln_number {
     double value;
     bool on_device;
-    kiln_tensor *each; /* on_device: f64, an element a parameter; NULL where nothing is recorded */
+    kiln_register made; /* on_device: by which row of the update's `numbers` */
 } kiln_number;
 
 /* Products of nadam's momenta, from step 1 on, on a device. */
@@ -55,12 +56,15 @@ typedef struct kiln_update {
     bool gated;
     bool dry;           /* nothing is recorded: the formula's own numbers are all that is asked for */
     kiln_tensor *found; /* a bool without dims: leave it out */
-    kiln_tensor *steps; /* f64: which step it would be, for each parameter */
+    kiln_tensor *clock; /* f64: how many steps were taken, for each parameter */
     kiln_optim_list *products;
-    int nnumbers;
-    kiln_tensor *numbers[KILN_NUMBERS]; /* those that the formula uses, for all parameters */
-    kiln_tensor *picked[KILN_NUMBERS];  /* of parameter `picked_for`, and those that have taken as many steps */
-    int64_t picked_for;                 /* -1: none yet */
+    kiln_formula numbers;  /* of f64 without dims: what follows from the parameter's count (number.c) */
+    kiln_tensor *product;  /* its second input, where it has one */
+    int rates[KILN_RATES]; /* which of its floats are the rate */
+    int nrates;
+    int nnumbers;                     /* that the formula uses: the results of `numbers` */
+    kiln_tensor *known[KILN_NUMBERS]; /* the same, for the parameters that have taken as many steps as `known_for` */
+    int64_t known_for;                /* -1: none yet */
 } kiln_update;
 
 /* A state tensor that is to be made: zeros like the parameter where a rule does not say otherwise. */

@@ -1,5 +1,6 @@
 /* Loss scaling (kiln/amp.h). Scale, counters and verdicts are tensors without dims; what becomes of them is written
- * with ordinary operations, so it is a part of the step: planned, run again and discarded with it. */
+ * with ordinary operations and formulas of them, so it is a part of the step: planned, run again and discarded with it.
+ */
 #include "optim/scaler.h"
 #include <math.h>
 #include "core/alloc.h"
@@ -9,6 +10,7 @@
 #include "tensor/memory.h"
 #include "tensor/scope.h"
 #include "trace/autocast.h"
+#include "trace/formula.h"
 #include "trace/trace.h"
 
 /* Updates after which the scale is looked at: begun at one, asked for at the next, so that nobody waits. */
@@ -21,7 +23,7 @@ typedef struct served {
     kiln_optim *optim;
     stage stage;
     kiln_tensor *found;   /* bool: a gradient is not finite; since it was unscaled */
-    kiln_tensor *culprit; /* i64: of the last step that was left out, see look_at */
+    kiln_tensor *culprit; /* i64: of the last step that was left out, see findings */
     kiln_tensor *skipped; /* steps that were left out */
 } served;
 
@@ -201,48 +203,109 @@ static bool check_dtype(const kiln_optim_param *p)
     return kiln_hint("keep parameters f32 and compute in 16 bits with kiln_autocast; bf16 needs no scaler");
 }
 
-/* The gradient without the scale takes the place of what it was. */
-static kiln_tensor *unscale_one(kiln_trace *tr, const kiln_optim_param *p, kiln_tensor *g, kiln_tensor *inverse)
+/* What was found so far, from the last parameter to the first: whether there is a value that is not finite, and whose
+ * it is. The latter is one number, so that all of this is a chain of operations on numbers, which makes one kernel: the
+ * parameter in the upper bits, how many of its values are not finite in the lower ones; 0 while there are none. */
+enum { VALUES_BITS = 40, AT_ONCE = 14 };
+
+typedef struct findings {
+    kiln_device device;
+    kiln_tensor *found, *code; /* NULL: nobody was looked at yet */
+    kiln_tensor *counts[AT_ONCE];
+    int64_t whose[AT_ONCE];
+    int n;
+} findings;
+
+/* Takes the counts into account. */
+static bool sum_up(findings *f)
 {
-    kiln_tensor *factor = kiln_cast(kiln_to(inverse, kiln_device_of(g)), kiln_dtype_of(g));
-    kiln_tensor *plain = kiln_mul(g, factor);
-    return plain && kiln_trace_replace_grad(tr, p->tensor, plain) ? plain : NULL;
+    kiln_tensor *in[AT_ONCE + 2], *out[2];
+    kiln_formula p;
+    if (!f->n)
+        return true;
+    for (int i = 0; i < f->n; i++)
+        in[i] = f->counts[i];
+    in[f->n] = f->found;
+    in[f->n + 1] = f->code;
+    bool first = !f->found;
+    kiln_formula_begin(&p, in, f->n + (first ? 0 : 2));
+    kiln_register found = f->n, code = first ? 0 : f->n + 1; /* where there is none the first count is 0, too */
+    for (int i = 0; i < f->n; i++) {
+        kiln_register any = kiln_formula_cast(&p, i, KILN_BOOL);
+        kiln_register named = kiln_formula_put(&p, KILN_PW_add_scalar, i, 0, (double)(f->whose[i] << VALUES_BITS));
+        code = kiln_formula_put3(&p, KILN_PW_where, any, named, code, 0);
+        found = first && !i ? any : kiln_formula_put(&p, KILN_PW_logical_or, found, any, 0);
+    }
+    kiln_formula_result(&p, found);
+    kiln_formula_result(&p, code);
+    if (!kiln_formula_compute(&p, out))
+        return false;
+    f->found = out[0];
+    f->code = out[1];
+    f->n = 0;
+    return true;
 }
 
-/* Gradients are looked at from the last parameter to the first. What is found is one number, so that it is one chain of
- * operations on numbers, which makes one kernel: the parameter in the upper bits, how many of its values are not finite
- * in the lower ones; 0 while there is none. */
-enum { VALUES_BITS = 40 };
-
-static kiln_tensor *look_at(kiln_tensor *culprit, int64_t i, kiln_tensor *g, kiln_device device)
+static bool add_count(findings *f, int64_t whose, kiln_tensor *count)
 {
-    int64_t all = kiln_numel(g);
-    kiln_tensor *finite = kiln_to(kiln_sum_all(kiln_isfinite(g)), device);
-    kiln_tensor *named = kiln_rsub_scalar(finite, (double)((i << VALUES_BITS) + all));
-    return kiln_where(kiln_lt_scalar(finite, (double)all), named, culprit);
+    f->whose[f->n] = whose;
+    return (f->counts[f->n++] = kiln_to(count, f->device)) && (f->n < AT_ONCE || sum_up(f));
+}
+
+/* The gradient without the scale takes the place of what it was; out[1] is how many of its values are not finite. *p:
+ * that of the parameter before, or of none. */
+static bool unscale_one(kiln_trace *tr, kiln_formula *p, const kiln_optim_param *param, kiln_tensor *g,
+                        kiln_tensor *inverse, kiln_tensor **out)
+{
+    kiln_tensor *in[] = {g, kiln_cast(kiln_to(inverse, kiln_device_of(g)), kiln_dtype_of(g))};
+    if (!in[1])
+        return false;
+    if (p->call.nout && p->dtype[0] == g->dtype)
+        kiln_formula_set_inputs(p, in);
+    else {
+        kiln_formula_begin(p, in, 2);
+        kiln_register plain = kiln_formula_put(p, KILN_PW_mul, 0, 1, 0);
+        kiln_register finite = kiln_formula_put(p, KILN_PW_isfinite, plain, 0, 0);
+        kiln_formula_result(p, plain);
+        kiln_formula_count(p, kiln_formula_put(p, KILN_PW_logical_not, finite, 0, 0));
+    }
+    return kiln_formula_compute(p, out) && kiln_trace_replace_grad(tr, param->tensor, out[0]);
+}
+
+/* A step that is left out is remembered with what was found. */
+static bool remember(const served *v, const findings *f)
+{
+    kiln_formula p;
+    kiln_formula_begin(&p, KILN_IN(v->culprit, v->skipped, f->found, f->code));
+    kiln_formula_assign(&p, 0, kiln_formula_put3(&p, KILN_PW_where, 2, 3, 0, 0));
+    kiln_formula_assign(&p, 1, kiln_formula_put(&p, KILN_PW_add, 1, kiln_formula_cast(&p, 2, KILN_I64), 0));
+    return kiln_formula_record(&p);
 }
 
 static bool unscale(kiln_trace *tr, kiln_scaler *s, served *v)
 {
     const kiln_optim *o = v->optim;
-    kiln_tensor *inverse = kiln_reciprocal(s->scale);
-    kiln_tensor *culprit = NULL;
-    kiln_on_device (s->scale->device)
-        culprit = kiln_scalar(0, KILN_I64);
+    kiln_tensor *inverse = kiln_reciprocal(s->scale), *out[2];
+    findings f = {.device = s->scale->device};
+    kiln_formula p;
+    p.call.nout = 0;
     for (int64_t i = o->nparams; i-- > 0;) {
-        const kiln_optim_param *p = &o->params[i];
-        kiln_tensor *g = kiln_grad_of(p->tensor);
-        if (!g || !kiln_needs_grad(p->tensor))
+        const kiln_optim_param *param = &o->params[i];
+        kiln_tensor *g = kiln_grad_of(param->tensor);
+        if (!g || !kiln_needs_grad(param->tensor))
             continue;
-        kiln_tensor *plain = check_dtype(p) ? unscale_one(tr, p, g, inverse) : NULL;
-        if (!plain || !(culprit = look_at(culprit, i, plain, s->scale->device)))
+        if (!inverse || !check_dtype(param) || !unscale_one(tr, &p, param, g, inverse, out) ||
+            !add_count(&f, i, out[1]))
             return false;
     }
-    kiln_tensor *found = kiln_gt_scalar(culprit, 0);
-    kiln_tensor *skipped = kiln_add(v->skipped, kiln_cast(found, KILN_I64));
-    if (!kiln_assign(v->culprit, kiln_where(found, culprit, v->culprit)) || !kiln_assign(v->skipped, skipped))
+    if (!sum_up(&f))
         return false;
-    return (v->found = kiln_keep(found)) != NULL;
+    if (!f.found) /* no parameter has a gradient */
+        kiln_on_device (f.device)
+            f.found = kiln_zeros(0, NULL, KILN_BOOL);
+    else if (!remember(v, &f))
+        return false;
+    return f.found && (v->found = kiln_keep(f.found)) != NULL;
 }
 
 static bool unscale_for(kiln_scaler *s, served *v)
@@ -304,15 +367,24 @@ bool kiln_scaler_step(kiln_scaler *s, kiln_optim *o)
  * the tracker, which is 0 again in both cases: one chain of operations, and one kernel. */
 static bool write_update(kiln_scaler *s, kiln_tensor *found)
 {
-    kiln_tensor *good = kiln_add_scalar(s->tracker, 1);
-    kiln_tensor *due = kiln_ge_scalar(good, (double)s->o.growth_interval);
-    kiln_tensor *tracker = kiln_masked_fill(good, kiln_logical_or(found, due), 0);
-    kiln_tensor *grown = kiln_mul_scalar(s->scale, s->o.growth_factor);
-    kiln_tensor *grows = kiln_logical_and(kiln_eq_scalar(tracker, 0), kiln_isfinite(grown));
-    kiln_tensor *scale =
-        kiln_where(found, kiln_mul_scalar(s->scale, s->o.backoff_factor), kiln_where(grows, grown, s->scale));
-    kiln_tensor *skipped = kiln_add(s->skipped, kiln_cast(found, KILN_I64));
-    return kiln_assign(s->scale, scale) && kiln_assign(s->tracker, tracker) && kiln_assign(s->skipped, skipped);
+    enum { SCALE, TRACKER, SKIPPED, FOUND };
+    kiln_formula p;
+    kiln_formula_begin(&p, KILN_IN(s->scale, s->tracker, s->skipped, found));
+    kiln_register good = kiln_formula_put(&p, KILN_PW_add_scalar, TRACKER, 0, 1);
+    kiln_register due = kiln_formula_put(&p, KILN_PW_ge_scalar, good, 0, (double)s->o.growth_interval);
+    kiln_register over = kiln_formula_put(&p, KILN_PW_logical_or, FOUND, due, 0);
+    kiln_register tracker = kiln_formula_put(&p, KILN_PW_masked_fill, over, good, 0);
+    kiln_register grown = kiln_formula_put(&p, KILN_PW_mul_scalar, SCALE, 0, s->o.growth_factor);
+    kiln_register grows =
+        kiln_formula_put(&p, KILN_PW_logical_and, kiln_formula_put(&p, KILN_PW_eq_scalar, tracker, 0, 0),
+                         kiln_formula_put(&p, KILN_PW_isfinite, grown, 0, 0), 0);
+    kiln_register larger = kiln_formula_put3(&p, KILN_PW_where, grows, grown, SCALE, 0);
+    kiln_register smaller = kiln_formula_put(&p, KILN_PW_mul_scalar, SCALE, 0, s->o.backoff_factor);
+    kiln_formula_assign(&p, TRACKER, tracker);
+    kiln_formula_assign(&p, SCALE, kiln_formula_put3(&p, KILN_PW_where, FOUND, smaller, larger, 0));
+    kiln_formula_assign(&p, SKIPPED,
+                        kiln_formula_put(&p, KILN_PW_add, SKIPPED, kiln_formula_cast(&p, FOUND, KILN_I64), 0));
+    return kiln_formula_record(&p);
 }
 
 static void tell_small(kiln_scaler *s)

@@ -4,7 +4,7 @@
 #include "core/fail.h"
 #include "trace/trace.h"
 
-const kiln_op kiln_op_formula = {.name = "formula", .cls = KILN_CLASS_FORMULA, .dtypes = KILN_T_FLOATS};
+const kiln_op kiln_op_formula = {.name = "formula", .cls = KILN_CLASS_FORMULA, .dtypes = KILN_T_ALL};
 
 /* ---- Building ---- */
 
@@ -14,9 +14,19 @@ void kiln_formula_begin(kiln_formula *p, kiln_tensor *const *in, int n)
     p->call.nin = n;
     p->call.nout = 0;
     p->call.attrs.nints = p->call.attrs.nfloats = p->nrows = 0;
+    p->uneven = false;
     p->full = n > KILN_FORMULA_INPUTS;
-    if (!p->full)
-        kiln_formula_set_inputs(p, in);
+    if (p->full)
+        return;
+    kiln_formula_set_inputs(p, in);
+    for (int i = 0; i < n; i++)
+        if (in[i])
+            p->dtype[i] = in[i]->dtype;
+}
+
+void kiln_formula_expect(kiln_formula *p, kiln_register input, kiln_dtype dtype)
+{
+    p->dtype[input] = (uint8_t)dtype;
 }
 
 void kiln_formula_set_inputs(kiln_formula *p, kiln_tensor *const *in)
@@ -26,17 +36,54 @@ void kiln_formula_set_inputs(kiln_formula *p, kiln_tensor *const *in)
 }
 
 /* Half of an integer: the row and three registers of 7 bits. */
-static uint32_t half_of(kiln_pw_id row, kiln_register a, kiln_register b, kiln_register c)
+static uint32_t half_of(int row, kiln_register a, kiln_register b, kiln_register c)
 {
     return (uint32_t)row << 21 | (uint32_t)a << 14 | (uint32_t)b << 7 | (uint32_t)c;
 }
 
-_Static_assert(KILN_FORMULA_REGISTERS <= 128 && KILN_PW_ROWS <= 2048, "a row must fit half of an integer");
+_Static_assert(KILN_FORMULA_REGISTERS <= 128 && KILN_FORMULA_COUNT < 2048, "a row must fit half of an integer");
 
 kiln_formula_row kiln_formula_row_at(const int64_t *ints, int i)
 {
     uint32_t half = (uint32_t)((uint64_t)ints[i / 2] >> (i % 2 * 32));
-    return (kiln_formula_row){(kiln_pw_id)(half >> 21), {half >> 14 & 127, half >> 7 & 127, half & 127}};
+    return (kiln_formula_row){(int)(half >> 21), {half >> 14 & 127, half >> 7 & 127, half & 127}};
+}
+
+/* Writes a row; the register that it makes. */
+static kiln_register write(kiln_formula *p, int row, kiln_register a, kiln_register b, kiln_register c)
+{
+    kiln_attrs *attrs = &p->call.attrs;
+    int i = p->nrows;
+    if (p->full || i == KILN_FORMULA_ROWS) {
+        p->full = true;
+        return 0;
+    }
+    uint64_t half = half_of(row, a, b, c);
+    if (i % 2 == 0)
+        attrs->i[attrs->nints++] = (int64_t)half;
+    else
+        attrs->i[i / 2] |= (int64_t)(half << 32);
+    p->nrows++;
+    return p->call.nin + i;
+}
+
+kiln_dtype kiln_formula_dtype(int row, const uint8_t operands[3])
+{
+    switch (kiln_pw_rows[row].kind) {
+    case KILN_PW_IS_TEST: return KILN_BOOL;
+    case KILN_PW_IS_PICK: return operands[1];
+    default: return operands[0];
+    }
+}
+
+/* Whether a row can take operands of these types as they are. */
+static bool takes(const kiln_pw_row *row, const uint8_t operands[3])
+{
+    bool pick = row->kind == KILN_PW_IS_PICK;
+    bool even = !pick || operands[0] == KILN_BOOL;
+    for (int k = pick + 1; k < row->arity; k++)
+        even &= operands[k] == operands[(int)pick];
+    return even && row->classes >> kiln_pw_class_of((kiln_dtype)operands[(int)pick]) & 1;
 }
 
 kiln_register kiln_formula_put(kiln_formula *p, kiln_pw_id row, kiln_register a, kiln_register b, double s)
@@ -47,39 +94,74 @@ kiln_register kiln_formula_put(kiln_formula *p, kiln_pw_id row, kiln_register a,
 kiln_register kiln_formula_put3(kiln_formula *p, kiln_pw_id row, kiln_register a, kiln_register b, kiln_register c,
                                 double s)
 {
+    const kiln_pw_row *is = &kiln_pw_rows[row];
     kiln_attrs *attrs = &p->call.attrs;
-    int i = p->nrows, arity = kiln_pw_rows[row].arity;
-    if (i == KILN_FORMULA_ROWS || attrs->nfloats == KILN_MAX_FLOATS) {
-        p->full = true;
+    p->full |= is->scalars && attrs->nfloats == KILN_MAX_FLOATS;
+    kiln_register made = write(p, row, a, is->arity > 1 ? b : 0, is->arity > 2 ? c : 0);
+    if (p->full)
         return 0;
-    }
-    if (kiln_pw_rows[row].scalars)
+    if (is->scalars)
         attrs->f[attrs->nfloats++] = s;
-    uint64_t half = half_of(row, a, arity > 1 ? b : 0, arity > 2 ? c : 0);
-    if (i % 2 == 0)
-        attrs->i[attrs->nints++] = (int64_t)half;
-    else
-        attrs->i[i / 2] |= (int64_t)(half << 32);
-    p->nrows++;
-    return p->call.nin + i;
+    const uint8_t operands[3] = {p->dtype[a], p->dtype[b], p->dtype[c]};
+    p->uneven |= !takes(is, operands);
+    p->dtype[made] = (uint8_t)kiln_formula_dtype(row, operands);
+    return made;
+}
+
+kiln_register kiln_formula_cast(kiln_formula *p, kiln_register a, kiln_dtype dtype)
+{
+    kiln_register made = write(p, KILN_PW_cast, a, (kiln_register)dtype, 0);
+    if (!p->full)
+        p->dtype[made] = (uint8_t)dtype;
+    return made;
+}
+
+/* ---- What it ends in ---- */
+
+/* `row` makes the next output of the register. */
+static void end_in(kiln_formula *p, int row, kiln_register value)
+{
+    p->full |= p->call.nout == KILN_MAX_OUTPUTS;
+    write(p, row, value, 0, 0);
+    if (!p->full)
+        p->call.nout++;
 }
 
 void kiln_formula_assign(kiln_formula *p, kiln_register to, kiln_register value)
 {
-    if (p->call.nout == KILN_MAX_OUTPUTS)
-        p->full = true;
-    else
-        p->to[p->call.nout++] = to;
-    kiln_formula_put(p, KILN_PW_copy, value, 0, 0);
+    end_in(p, KILN_PW_copy, value);
+    if (p->full)
+        return;
+    p->to[p->call.nout - 1] = to;
+    p->uneven |= p->dtype[to] != p->dtype[value];
+}
+
+void kiln_formula_result(kiln_formula *p, kiln_register value)
+{
+    end_in(p, KILN_PW_copy, value);
+    if (p->full)
+        return;
+    p->to[p->call.nout - 1] = 0;
+    p->call.out[p->call.nout - 1].dtype = (kiln_dtype)p->dtype[value];
+}
+
+void kiln_formula_count(kiln_formula *p, kiln_register flag)
+{
+    end_in(p, KILN_FORMULA_COUNT, flag);
+    if (p->full)
+        return;
+    p->to[p->call.nout - 1] = -1;
+    p->call.out[p->call.nout - 1].dtype = KILN_I64;
+    p->uneven |= p->dtype[flag] != KILN_BOOL;
 }
 
 /* ---- Recording ---- */
 
-/* Whether t can be an operand where results are like `out`: their type or a flag, broadcast or of their shape. */
+/* Whether t can be an operand where rows are like `out`: broadcast or of their shape. */
 static bool suits(const kiln_tensor *t, const kiln_tensor *out)
 {
     int more = out->ndim - t->ndim;
-    if (t->device != out->device || (t->dtype != out->dtype && t->dtype != KILN_BOOL) || more < 0)
+    if (t->device != out->device || more < 0)
         return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->shape[d] != out->shape[d + more] && t->shape[d] != 1)
@@ -87,9 +169,9 @@ static bool suits(const kiln_tensor *t, const kiln_tensor *out)
     return true;
 }
 
-static bool is_like(const kiln_tensor *a, const kiln_tensor *b)
+static bool has_shape_of(const kiln_tensor *a, const kiln_tensor *b)
 {
-    if (a->device != b->device || a->dtype != b->dtype || a->ndim != b->ndim)
+    if (a->ndim != b->ndim)
         return false;
     for (int d = 0; d < a->ndim; d++)
         if (a->shape[d] != b->shape[d])
@@ -97,26 +179,27 @@ static bool is_like(const kiln_tensor *a, const kiln_tensor *b)
     return true;
 }
 
-/* True if the formula can be a node: destinations of one shape, each a storage that has memory, whole. */
-static bool is_uniform(const kiln_formula *p)
+/* True if the formula, whose rows are like `first`, can be a node. */
+static bool is_uniform(const kiln_formula *p, const kiln_tensor *first)
+{
+    if (p->uneven || kiln_thread_state()->grad_enabled)
+        return false;
+    for (int i = 0; i < p->call.nin; i++)
+        if (p->in[i] && (p->in[i]->dtype != p->dtype[i] || !suits(p->in[i], first)))
+            return false;
+    return true;
+}
+
+/* Destinations are of one shape, each a storage that has memory, whole. */
+static bool can_assign(const kiln_formula *p)
 {
     const kiln_tensor *first = p->in[p->to[0]];
-    unsigned others = 0; /* a bit for each input that is not like the destinations */
-    if (kiln_thread_state()->grad_enabled || !kiln_dtype_is_float((kiln_dtype)first->dtype))
-        return false;
-    for (int i = 0; i < p->call.nin; i++) {
-        if (!p->in[i] || p->in[i] == first || is_like(p->in[i], first))
-            continue;
-        if (!suits(p->in[i], first))
-            return false;
-        others |= 1u << i;
-    }
     for (int j = 0; j < p->call.nout; j++) {
         const kiln_tensor *to = p->in[p->to[j]];
-        if (others >> p->to[j] & 1 || !to->storage->has_memory || !kiln_tensor_is_whole(to))
+        if (!has_shape_of(to, first) || !to->storage->has_memory || !kiln_tensor_is_whole(to))
             return false;
     }
-    return true;
+    return is_uniform(p, first);
 }
 
 static bool record_node(kiln_trace *tr, kiln_formula *p)
@@ -130,44 +213,104 @@ static bool record_node(kiln_trace *tr, kiln_formula *p)
     return kiln_trace_assign(tr, &p->call, to);
 }
 
-/* The same, operation by operation. */
-static bool write_rows(const kiln_formula *p)
+static bool compute_node(kiln_trace *tr, kiln_formula *p, kiln_tensor **out)
 {
+    for (int j = 0; j < p->call.nout; j++) {
+        kiln_desc *d = &p->call.out[j];
+        kiln_desc_set(d, d->dtype, p->to[j] < 0 ? 0 : p->in[0]->ndim, p->in[0]->shape);
+    }
+    p->call.in = p->in;
+    return kiln_trace_record(tr, &p->call, p->in[0]->device, NULL, out) && (!tr->eager || kiln_flush(tr, false));
+}
+
+/* ---- Operation by operation ---- */
+
+typedef struct writing {
+    const kiln_formula *p;
     kiln_tensor *value[KILN_FORMULA_REGISTERS];
-    const kiln_attrs *attrs = &p->call.attrs;
-    const double *scalar = attrs->f;
-    int assigned = 0, nin = p->call.nin;
-    for (int i = 0; i < nin; i++)
-        value[i] = p->in[i];
+    const double *scalar; /* the next one */
+} writing;
+
+static kiln_tensor *write_row(writing *w, kiln_formula_row r)
+{
+    kiln_tensor *in[3] = {w->value[r.src[0]]};
+    if (r.row == KILN_PW_cast)
+        return kiln_cast(in[0], (kiln_dtype)r.src[1]);
+    const kiln_pw_row *row = &kiln_pw_rows[r.row];
+    kiln_attrs own = {.nfloats = row->scalars};
+    for (int k = 0; k < row->scalars; k++)
+        own.f[k] = *w->scalar++;
+    for (int k = 1; k < row->arity; k++)
+        in[k] = w->value[r.src[k]];
+    const kiln_op *op = kiln_pw_op((kiln_pw_id)r.row);
+    if (row->kind != KILN_PW_IS_PICK)
+        return kiln_pw_call(op, in, row->arity, &own);
+    kiln_dtype dtype = kiln_pw_promote(row->arity - 1, in + 1); /* the condition is a flag, whatever the others are */
+    for (int k = 1; k < row->arity; k++)
+        in[k] = kiln_cast(in[k], dtype);
+    return kiln_op_one(op, in, row->arity, &own);
+}
+
+/* The output j of a formula that ends in results; out is NULL where it ends in assignments. */
+static bool write_end(const writing *w, kiln_formula_row r, int j, kiln_tensor **out)
+{
+    const kiln_formula *p = w->p;
+    kiln_tensor *value = w->value[r.src[0]];
+    if (!out)
+        return kiln_assign(p->in[p->to[j]], value);
+    if (p->to[j] < 0)
+        out[j] = kiln_sum_all(kiln_cast(value, KILN_BOOL));
+    else
+        out[j] = kiln_clone(kiln_expand(kiln_cast(value, p->call.out[j].dtype), p->in[0]->ndim, p->in[0]->shape));
+    if (out[j])
+        kiln_scope_hand_up(out[j]);
+    return out[j] != NULL;
+}
+
+static bool write_rows(const kiln_formula *p, kiln_tensor **out)
+{
+    writing w = {.p = p, .scalar = p->call.attrs.f};
+    int ended = 0;
+    for (int i = 0; i < p->call.nin; i++)
+        w.value[i] = p->in[i];
     for (int i = 0; i < p->nrows; i++) {
-        kiln_formula_row r = kiln_formula_row_at(attrs->i, i);
-        if (r.row == KILN_PW_copy) {
-            if (!kiln_assign(p->in[p->to[assigned++]], value[r.src[0]]))
-                return false;
-            continue;
-        }
-        const kiln_pw_row *row = &kiln_pw_rows[r.row];
-        kiln_attrs own = {.nfloats = row->scalars};
-        for (int k = 0; k < row->scalars; k++)
-            own.f[k] = *scalar++;
-        kiln_tensor *in[3] = {value[r.src[0]], value[r.src[1]], value[r.src[2]]};
-        if (!(value[nin + i] = kiln_pw_call(kiln_pw_op(r.row), in, row->arity, &own)))
+        kiln_formula_row r = kiln_formula_row_at(p->call.attrs.i, i);
+        bool ok = kiln_formula_row_ends(r.row) ? write_end(&w, r, ended++, out)
+                                               : (w.value[p->call.nin + i] = write_row(&w, r)) != NULL;
+        if (!ok)
             return false;
     }
     return true;
 }
 
-bool kiln_formula_record(kiln_formula *p)
+/* The trace that it can be written to; NULL with an error. */
+static kiln_trace *trace_for(const kiln_formula *p)
 {
     kiln_trace *tr = kiln_trace_current();
-    if (!tr)
-        return false;
-    if (p->full || !p->call.nout)
-        return kiln_fail(KILN_E_STATE, "formula", "it assigns nothing, or has more rows than there is room for");
-    if (is_uniform(p))
-        return record_node(tr, p);
+    if (tr && !p->full && p->call.nout)
+        return tr;
+    return tr ? kiln_fail(KILN_E_STATE, "formula", "it ends in nothing, or has more rows than there is room for")
+              : NULL;
+}
+
+bool kiln_formula_record(kiln_formula *p)
+{
+    kiln_trace *tr = trace_for(p);
+    if (!tr || can_assign(p))
+        return tr && record_node(tr, p);
     bool ok = false;
     kiln_inner_scope
-        ok = write_rows(p);
+        ok = write_rows(p, NULL);
+    return ok;
+}
+
+bool kiln_formula_compute(kiln_formula *p, kiln_tensor **out)
+{
+    kiln_trace *tr = trace_for(p);
+    if (!tr || is_uniform(p, p->in[0]))
+        return tr && compute_node(tr, p, out);
+    bool ok = false;
+    kiln_inner_scope
+        ok = write_rows(p, out);
     return ok;
 }

@@ -83,6 +83,7 @@ static double slope(formula f, double x)
     F(rsub_scalar, '=', s - x)                                                                                         \
     F(rdiv_scalar, '=', s / x)                                                                                         \
     F(pow_scalar, '=', pow(x, s))                                                                                      \
+    F(rpow_scalar, '=', pow(s, x))                                                                                     \
     F(remainder_scalar, '=', python_remainder(x, s))                                                                   \
     F(lerp, '=', x + s * (y - x))                                                                                      \
     F(addcmul, '=', x + s * y * z)                                                                                     \

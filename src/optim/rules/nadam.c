@@ -9,7 +9,7 @@ static double momentum_at(const kiln_optim_options *o, int64_t step)
     return o->beta1 * (1 - 0.5 * pow(0.96, (double)step * o->momentum_decay));
 }
 
-static kiln_number momentum(const kiln_update *u, kiln_number step)
+static kiln_number momentum(kiln_update *u, kiln_number step)
 {
     kiln_number power = kiln_number_power(u, 0.96, kiln_number_times(u, step, u->options->momentum_decay));
     return kiln_number_times(u, kiln_number_less_than(u, 1, kiln_number_times(u, power, 0.5)), u->options->beta1);

@@ -4,7 +4,7 @@
 #include "optim/rules/rows.h"
 
 /* By how much the variance of the adaptive rate is rectified; 0: there are too few steps to divide by it at all. */
-static kiln_number rectification(const kiln_update *u, kiln_number correction)
+static kiln_number rectification(kiln_update *u, kiln_number correction)
 {
     double most = 2 / (1 - u->options->beta2) - 1;
     kiln_number twice = kiln_number_times(u, kiln_number_step(u), 2), power = kiln_number_less_than(u, 1, correction);

@@ -7,7 +7,7 @@ static bool has_state(const kiln_optim_options *o, const kiln_tensor *p, int slo
     return o->momentum != 0;
 }
 
-static kiln_number after_first(const kiln_update *u, double value, double first)
+static kiln_number after_first(kiln_update *u, double value, double first)
 {
     return kiln_number_choose(u, kiln_number_step(u), 1, kiln_number_of(value), kiln_number_of(first));
 }
