@@ -75,8 +75,8 @@ static void test_room(void **state)
 {
     (void)state;
     kiln_cuda_multirun b;
-    assert_true(kiln_cuda_multirun_init(&b, HEAD, 104, 46, KILN_CUDA_MOST_RUNS)); /* a network of three layers */
-    assert_int_equal(b.most, KILN_CUDA_MOST_RUNS);
+    assert_true(kiln_cuda_multirun_init(&b, HEAD, 49, 44, KILN_CUDA_MOST_RUNS)); /* a network of three layers */
+    assert_int_equal(b.most, KILN_CUDA_ENOUGH_RUNS);
     assert_int_equal(b.most_sets, KILN_CUDA_MOST_SETS);
     for (int set = 0; set < b.most_sets; set++)
         assert_true(add(&b, set, set));
@@ -90,11 +90,13 @@ static void test_room(void **state)
     kiln_cuda_multirun_free(&b);
 }
 
-/* A device that takes `work` for a run, and what a host gives it, which takes `gap` for each. */
+/* A device that takes `work` for a run, and a host that takes `gap` to give one and `launching` to launch some;
+ * microseconds. */
 typedef struct machine {
     kiln_cuda_multirun b;
-    int64_t work, gap, now, free_at; /* free_at: when all that was launched is over */
-    int64_t begins[4096];            /* by run that was launched, from 1 on */
+    kiln_cuda_pace pace;
+    int64_t work, gap, launching, now, free_at; /* free_at: when all that was launched is over */
+    int64_t begins[4097];                       /* by run that was launched, from 1 on */
     uint64_t launched, launches, largest;
 } machine;
 
@@ -108,6 +110,7 @@ static uint64_t done(const machine *m)
 
 static void launch(machine *m)
 {
+    m->now += m->launching;
     m->largest = (uint64_t)m->b.runs > m->largest ? (uint64_t)m->b.runs : m->largest;
     for (int i = 0; i < m->b.runs; i++) {
         int64_t begin = m->free_at > m->now ? m->free_at : m->now;
@@ -122,14 +125,16 @@ static void give(machine *m)
 {
     m->now += m->gap;
     assert_true(add(&m->b, 0, 0));
-    if (kiln_cuda_multirun_due(&m->b, m->launched, done(m)))
+    if (kiln_cuda_multirun_due(&m->b, &m->pace, m->launched, done(m), 1e-6 * (double)m->now))
         launch(m);
-    assert_true(m->b.runs == 0 || m->free_at > m->now); /* nothing is held back from an idle device */
+    assert_true(m->b.runs < A_FEW || m->free_at > m->now); /* never many are held back from an idle device … */
+    if (m->gap >= 1e6 * quick || m->launched < LONELY)
+        assert_true(m->b.runs == 0 || m->free_at > m->now); /* … nor one, if the next may take some time */
 }
 
-static machine work_for(int64_t work, int64_t gap, int runs)
+static machine work_for(int64_t work, int64_t gap, int64_t launching, int runs)
 {
-    machine m = {.work = work, .gap = gap};
+    machine m = {.work = work, .gap = gap, .launching = launching};
     assert_true(kiln_cuda_multirun_init(&m.b, HEAD, 1, 0, KILN_CUDA_MOST_RUNS));
     for (int i = 0; i < runs; i++)
         give(&m);
@@ -140,7 +145,7 @@ static machine work_for(int64_t work, int64_t gap, int runs)
 static void test_slow_hosts_wait_for_nothing(void **state)
 {
     (void)state;
-    machine m = work_for(10, 11, 1000);
+    machine m = work_for(10, 60, 3, 1000);
     assert_int_equal(m.launches, 1000);
     assert_int_equal(m.begins[1000], m.now);
 }
@@ -148,11 +153,23 @@ static void test_slow_hosts_wait_for_nothing(void **state)
 static void test_fast_hosts_fill_launches(void **state)
 {
     (void)state;
-    machine m = work_for(14, 5, 4000);
+    machine m = work_for(14, 5, 0, 4000);
     assert_int_equal(m.largest, KILN_CUDA_MOST_RUNS);
     assert_true(m.launches < 4000 / KILN_CUDA_MOST_RUNS + 10);
     for (uint64_t run = 2; run <= m.launched; run++) /* the device has never waited */
         assert_int_equal(m.begins[run], m.begins[run - 1] + 14);
+}
+
+/* With a launch a run it would be slower than the device; with a launch for a few it is not, and then gets ahead. */
+static void test_hosts_that_launching_slows_down(void **state)
+{
+    (void)state;
+    machine m = work_for(20, 17, 5, 4000);
+    assert_true(m.largest > A_FEW);
+    assert_true(m.now < 20 * 4000 + 500);
+    machine slow = work_for(17, 17, 5, 4000); /* never ahead: a launch for a few */
+    assert_true(slow.now < 17 * 4000 + 5 * 4000 / A_FEW + 500);
+    assert_true(slow.launches < 4000 / A_FEW + 20);
 }
 
 static void test_as_the_environment_asks(void **state)
@@ -172,9 +189,9 @@ static void test_as_the_environment_asks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs_find_what_is_theirs), cmocka_unit_test(test_room),
-                                       cmocka_unit_test(test_slow_hosts_wait_for_nothing),
-                                       cmocka_unit_test(test_fast_hosts_fill_launches),
-                                       cmocka_unit_test(test_as_the_environment_asks)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_runs_find_what_is_theirs),        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_slow_hosts_wait_for_nothing),     cmocka_unit_test(test_fast_hosts_fill_launches),
+        cmocka_unit_test(test_hosts_that_launching_slows_down), cmocka_unit_test(test_as_the_environment_asks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

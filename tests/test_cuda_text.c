@@ -18,6 +18,7 @@ static int counted(const char *name)
 }
 
 static kiln_dtype amp = KILN_F32; /* what autocast converts to */
+static bool scaled;               /* with a gradient scaler */
 
 /* A training step; its values are whatever the memory held. length: of a text, or 0; images: where a batch of them is
  * taken from, augmented, or NULL. */
@@ -32,6 +33,7 @@ static void step(const char *name, int64_t batch, int64_t length, kiln_dataset *
     kiln_on_device (device) {
         kiln_module *m = entry->build(options);
         kiln_optim *adam = kiln_optim_adam(kiln_parameters(m), .lr = 1e-3);
+        kiln_scaler *scaler = kiln_scaler_new(.disabled = !scaled);
         kiln_loader *l =
             images ? kiln_loader_new(images, .device = device, .augment = {.flip = true, .crop = 2}) : NULL;
         kiln_batch b = {0};
@@ -46,12 +48,13 @@ static void step(const char *name, int64_t batch, int64_t length, kiln_dataset *
                 kiln_tensor *z = kiln_forward(m, x);
                 loss = kiln_cross_entropy(length ? kiln_flatten(z, 0, 1) : z, y);
             }
-            kiln_backward(loss);
-            kiln_optim_step(adam);
+            kiln_backward(kiln_scaler_scale(scaler, loss));
+            assert_true(kiln_scaler_step(scaler, adam) && kiln_scaler_update(scaler));
         }
         kiln_report(stderr);
         assert_true(kiln_ok());
         kiln_loader_free(l);
+        kiln_scaler_free(scaler);
         kiln_optim_free(adam);
         kiln_module_free(m);
     }
@@ -146,6 +149,22 @@ static void test_autocast(void **state)
     amp = KILN_F32;
     kiln_plan_cache_set_capacity(INT64_MAX);
     assert_true(counted("fake_chains") > before);
+}
+
+/* With a gradient scaler: products that count, and groups that read the counts; in one chain and in parts of a graph.
+ */
+static void test_scaled(void **state)
+{
+    (void)state;
+    int whole = counted("fake_whole_steps"), before = counted("fake_chains");
+    amp = KILN_F16;
+    scaled = true;
+    step("mlp", 34, 0, NULL);
+    assert_int_equal(counted("fake_whole_steps"), whole + 1);
+    step("lenet", 33, 0, NULL);
+    assert_true(counted("fake_chains") > before + 1);
+    scaled = false;
+    amp = KILN_F32;
 }
 
 static void test_parts(void **state)
@@ -250,11 +269,17 @@ int main(void)
     }
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),      cmocka_unit_test(test_samples),
-                                       cmocka_unit_test(test_slabs),    cmocka_unit_test(test_tf32),
-                                       cmocka_unit_test(test_autocast), cmocka_unit_test(test_parts),
-                                       cmocka_unit_test(test_groups),   cmocka_unit_test(test_augmented),
-                                       cmocka_unit_test(test_not_kept), cmocka_unit_test(test_waves_are_in_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),
+                                       cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_slabs),
+                                       cmocka_unit_test(test_tf32),
+                                       cmocka_unit_test(test_autocast),
+                                       cmocka_unit_test(test_scaled),
+                                       cmocka_unit_test(test_parts),
+                                       cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_augmented),
+                                       cmocka_unit_test(test_not_kept),
+                                       cmocka_unit_test(test_waves_are_in_order)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

@@ -91,6 +91,7 @@ typedef struct work {
     const char *name, *model, *optimizer;
     kiln_optim_options options;
     double clip;
+    bool scaled; /* by a gradient scaler; a step in the middle is left out */
 } work;
 
 static kiln_module *build(const char *text, kiln_device device, bool *tokens)
@@ -128,7 +129,9 @@ static void make_batch(bool tokens, int step, kiln_device device, kiln_tensor **
     *y = kiln_to(*y, device);
 }
 
-static double train_step(kiln_module *m, kiln_optim *o, const work *w, kiln_tensor *x, kiln_tensor *y)
+/* `scaler`: NULL where there is none; `factor`: of the loss, for gradients. */
+static double train_step_by(kiln_module *m, kiln_optim *o, const work *w, kiln_tensor *x, kiln_tensor *y,
+                            kiln_scaler *scaler, double factor)
 {
     kiln_tensor *loss = NULL;
     kiln_step {
@@ -137,14 +140,24 @@ static double train_step(kiln_module *m, kiln_optim *o, const work *w, kiln_tens
         if (kiln_ndim(z) == 3)
             z = kiln_flatten(z, 0, 1);
         loss = kiln_keep(kiln_cross_entropy(z, y));
-        kiln_backward(loss);
+        kiln_backward(scaler ? kiln_scaler_scale(scaler, kiln_mul_scalar(loss, factor)) : loss);
+        if (scaler && w->clip > 0)
+            kiln_scaler_unscale(scaler, o);
         if (w->clip > 0)
             kiln_clip_grad_norm(kiln_parameters(m), w->clip);
-        kiln_optim_step(o);
+        if (!scaler)
+            kiln_optim_step(o);
+        else if (kiln_scaler_step(scaler, o))
+            kiln_scaler_update(scaler);
     }
     double value = kiln_item(loss);
     kiln_release(loss);
     return value;
+}
+
+static double train_step(kiln_module *m, kiln_optim *o, const work *w, kiln_tensor *x, kiln_tensor *y)
+{
+    return train_step_by(m, o, w, x, y, NULL, 1);
 }
 
 static trained run(const work *w, kiln_device device)
@@ -153,37 +166,49 @@ static trained run(const work *w, kiln_device device)
     bool tokens;
     kiln_module *m = build(w->model, device, &tokens);
     kiln_optim *o = optim_with(w->optimizer, kiln_parameters(m), w->options);
+    kiln_scaler *scaler = w->scaled ? kiln_scaler_new() : NULL;
     t.before = read_parameters(m, &t.count);
     for (; t.nlosses < STEPS; t.nlosses++)
         kiln_scope {
             kiln_tensor *x, *y;
             make_batch(tokens, t.nlosses, device, &x, &y);
-            t.loss[t.nlosses] = train_step(m, o, w, x, y);
+            t.loss[t.nlosses] = train_step_by(m, o, w, x, y, scaler, t.nlosses == 1 ? INFINITY : 1);
         }
     t.after = read_parameters(m, &t.count);
+    if (w->scaled)
+        assert_int_equal(kiln_scaler_get(scaler).skipped, 1);
     if (!kiln_ok())
         fail_msg("%s on %s: %s", w->name, kiln_device_name(device), kiln_last_error()->message);
+    kiln_scaler_free(scaler);
     kiln_optim_free(o);
     kiln_module_free(m);
     return t;
 }
 
 static const work works[] = {
-    {"mlp, adam", "mlp", "adam", {.lr = 1e-3}, 0},
-    {"lenet, adam", "lenet", "adam", {.lr = 1e-3}, 0},
-    {"gpt2, adamw and clipping", "gpt2:layers=1,embed=32,heads=2,context=16,vocabulary=64", "adamw", {.lr = 1e-3}, 1},
-    {"char-lstm, adam", "char-lstm:embed=16,hidden=32,vocabulary=64", "adam", {.lr = 1e-3}, 0},
-    {"lenet, sgd", "lenet", "sgd", {.lr = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3}, 0},
-    {"mlp, amsgrad", "mlp", "adam", {.lr = 1e-3, .amsgrad = true}, 0},
-    {"mlp, rmsprop", "mlp", "rmsprop", {.lr = 1e-3, .momentum = 0.5, .centered = true}, 0},
-    {"mlp, adagrad", "mlp", "adagrad", {.lr = 1e-2, .lr_decay = 0.1}, 0},
-    {"mlp, lion", "mlp", "lion", {.lr = 1e-4}, 0},
-    {"mlp, adadelta", "mlp", "adadelta", {.lr = 0.5}, 0},
-    {"mlp, nadam", "mlp", "nadam", {.lr = 1e-3}, 0},
-    {"mlp, radam", "mlp", "radam", {.lr = 1e-3}, 0},
-    {"lenet, adafactor", "lenet", "adafactor", {.lr = 1e-2}, 0},
-    {"mlp, lamb", "mlp", "lamb", {.lr = 1e-3}, 0},
-    {"lenet, muon", "lenet", "muon", {.lr = 1e-3, .match_rms = true}, 0},
+    {"mlp, adam", "mlp", "adam", {.lr = 1e-3}, 0, false},
+    {"lenet, adam", "lenet", "adam", {.lr = 1e-3}, 0, false},
+    {"gpt2, adamw and clipping",
+     "gpt2:layers=1,embed=32,heads=2,context=16,vocabulary=64",
+     "adamw",
+     {.lr = 1e-3},
+     1,
+     false},
+    {"char-lstm, adam", "char-lstm:embed=16,hidden=32,vocabulary=64", "adam", {.lr = 1e-3}, 0, false},
+    {"lenet, sgd", "lenet", "sgd", {.lr = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3}, 0, false},
+    {"mlp, amsgrad", "mlp", "adam", {.lr = 1e-3, .amsgrad = true}, 0, false},
+    {"mlp, rmsprop", "mlp", "rmsprop", {.lr = 1e-3, .momentum = 0.5, .centered = true}, 0, false},
+    {"mlp, adagrad", "mlp", "adagrad", {.lr = 1e-2, .lr_decay = 0.1}, 0, false},
+    {"mlp, lion", "mlp", "lion", {.lr = 1e-4}, 0, false},
+    {"mlp, adadelta", "mlp", "adadelta", {.lr = 0.5}, 0, false},
+    {"mlp, nadam", "mlp", "nadam", {.lr = 1e-3}, 0, false},
+    {"mlp, radam", "mlp", "radam", {.lr = 1e-3}, 0, false},
+    {"lenet, adafactor", "lenet", "adafactor", {.lr = 1e-2}, 0, false},
+    {"mlp, lamb", "mlp", "lamb", {.lr = 1e-3}, 0, false},
+    {"lenet, muon", "lenet", "muon", {.lr = 1e-3, .match_rms = true}, 0, false},
+    {"mlp, scaled", "mlp", "adam", {.lr = 1e-3}, 0, true},
+    {"lenet, scaled", "lenet", "adam", {.lr = 1e-3}, 0, true},
+    {"mlp, scaled and clipped", "mlp", "nadam", {.lr = 1e-3}, 1, true},
 };
 
 static void test_steps(void **state)
@@ -207,7 +232,7 @@ static void test_steps(void **state)
 /* The loop as people write it: batches come from workers, each to an address of its own; the last is smaller. */
 static trained run_loader(kiln_device device)
 {
-    static const work w = {"mlp from the loader", "mlp", "adam", {.lr = 1e-3}, 0};
+    static const work w = {"mlp from the loader", "mlp", "adam", {.lr = 1e-3}, 0, false};
     trained t = {0};
     bool tokens;
     kiln_module *m = build(w.model, device, &tokens);
@@ -344,6 +369,35 @@ static void note_columns(trained *t, kiln_device device)
     }
 }
 
+/* Products whose elements are counted on their way, by every kind of tile, and who needs the count. Whole numbers, so
+ * that devices round nothing. */
+static void note_counts(trained *t, kiln_device device)
+{
+    static const int64_t sizes[][3] = {{5, 3, 1}, {17, 37, 733}, {33, 2000, 40}, {256, 32, 784}, {1058, 37, 200}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int dtype = KILN_F16; dtype <= KILN_F32; dtype += KILN_F32 - KILN_F16) {
+            const int64_t *n = sizes[i];
+            kiln_tensor *share = NULL, *half = NULL;
+            kiln_scope {
+                kiln_tensor *a = random_on(device, i, KILN_SHAPE(n[0], n[1]), KILN_F32);
+                kiln_tensor *b = random_on(device, i + 50, KILN_SHAPE(n[1], n[2]), KILN_F32);
+                a = kiln_cast(kiln_clamp(kiln_round(a), -1, 1), (kiln_dtype)dtype);
+                b = kiln_cast(kiln_clamp(kiln_round(b), -1, 1), (kiln_dtype)dtype);
+                kiln_eval();
+                for (int step = 0; step < STEPS; step++)
+                    kiln_step {
+                        kiln_release(share);
+                        kiln_release(half);
+                        half = kiln_keep(kiln_mul_scalar(kiln_cast(kiln_matmul(a, b), KILN_F32), 0.5));
+                        kiln_tensor *large = kiln_sum_all(kiln_gt_scalar(half, step));
+                        share = kiln_keep(kiln_mul(half, kiln_cast(large, KILN_F32)));
+                    }
+            }
+            note_result(t, half);
+            note_result(t, share);
+        }
+}
+
 /* A sum of so many operands, each lying in another order than the result, that an interpreter needs more than a little
  * room to describe it. */
 static void note_expression(trained *t, kiln_device device, kiln_dtype dtype)
@@ -370,6 +424,7 @@ static trained run_sizes(kiln_device device)
     note_products(&t, device);
     note_reductions(&t, device);
     note_columns(&t, device);
+    note_counts(&t, device);
     note_expression(&t, device, KILN_F32);
     note_expression(&t, device, KILN_F64);
     t.before = calloc((size_t)t.count, sizeof *t.before);
@@ -412,7 +467,7 @@ typedef double faulty_round(kiln_module *m, kiln_optim *o, const work *w, kiln_t
 
 static trained run_rounds(kiln_device device, faulty_round *round, int64_t steps)
 {
-    static const work w = {"a bad label", "mlp", "adam", {.lr = 1e-3}, 0};
+    static const work w = {"a bad label", "mlp", "adam", {.lr = 1e-3}, 0, false};
     trained t = {0};
     bool tokens;
     kiln_module *m = build(w.model, device, &tokens);

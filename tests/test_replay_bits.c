@@ -27,21 +27,24 @@ typedef struct run_case {
     kiln_dtype dtype;  /* a model's: what autocast converts to */
     int64_t batch;
     double tolerance; /* of the norm of all that came out, between runs whose roundings differ */
+    bool scaled;      /* by a gradient scaler; some steps are left out */
 } run_case;
 
 /* Adam turns a rounding of a small gradient into one of a whole step. */
 static const run_case cases[] = {
-    {"mlp", "mlp:dropout=0.2", KILN_F32, 16, 2e-3},
-    {"lenet", "lenet", KILN_F32, 8, 2e-3},
-    {"gpt2", "gpt2:layers=2,heads=2,embed=32,context=16,vocabulary=64,dropout=0.1", KILN_F32, 4, 2e-3},
-    {"plain-f64", NULL, KILN_F64, 16, 1e-13},
-    {"plain-f32", NULL, KILN_F32, 16, 1e-5},
-    {"plain-bf16", NULL, KILN_BF16, 16, 0.016},
-    {"plain-f16", NULL, KILN_F16, 16, 0.004},
-    {"mlp-bf16", "mlp", KILN_BF16, 16, 0.02},
-    {"mlp-f16", "mlp", KILN_F16, 16, 0.02},
-    {"lenet-bf16", "lenet", KILN_BF16, 8, 0.02},
-    {"gpt2-bf16", "gpt2:layers=2,heads=2,embed=32,context=16,vocabulary=64", KILN_BF16, 4, 0.02},
+    {"mlp", "mlp:dropout=0.2", KILN_F32, 16, 2e-3, false},
+    {"lenet", "lenet", KILN_F32, 8, 2e-3, false},
+    {"gpt2", "gpt2:layers=2,heads=2,embed=32,context=16,vocabulary=64,dropout=0.1", KILN_F32, 4, 2e-3, false},
+    {"plain-f64", NULL, KILN_F64, 16, 1e-13, false},
+    {"plain-f32", NULL, KILN_F32, 16, 1e-5, false},
+    {"plain-bf16", NULL, KILN_BF16, 16, 0.016, false},
+    {"plain-f16", NULL, KILN_F16, 16, 0.004, false},
+    {"mlp-bf16", "mlp", KILN_BF16, 16, 0.02, false},
+    {"mlp-f16", "mlp", KILN_F16, 16, 0.02, false},
+    {"lenet-bf16", "lenet", KILN_BF16, 8, 0.02, false},
+    {"gpt2-bf16", "gpt2:layers=2,heads=2,embed=32,context=16,vocabulary=64", KILN_BF16, 4, 0.02, false},
+    {"mlp-scaled", "mlp", KILN_F16, 16, 0.02, true},
+    {"lenet-scaled", "lenet", KILN_F16, 8, 0.02, true},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -130,7 +133,8 @@ static void train_model(const run_case *c, int steps, outcome *out)
     const model_entry *e = model_find(c->model, &o, why, sizeof why);
     kiln_module *m = e ? e->build(o) : NULL;
     kiln_optim *adam = m ? kiln_optim_adam(kiln_parameters(m), .lr = 1e-3) : NULL;
-    must(adam);
+    kiln_scaler *scaler = kiln_scaler_new(.disabled = !c->scaled);
+    must(adam && scaler);
     kiln_params p = kiln_parameters(m);
     for (int i = 0; i < steps; i++) {
         kiln_tensor *loss = NULL;
@@ -138,12 +142,15 @@ static void train_model(const run_case *c, int steps, outcome *out)
             kiln_zero_grad(adam);
             kiln_autocast (c->dtype)
                 loss = kiln_keep(loss_of(m, e, &o, c->batch, i));
-            must(kiln_backward(loss) && kiln_optim_step(adam));
+            kiln_tensor *share = c->scaled ? kiln_mul_scalar(loss, i % 7 == 3 ? INFINITY : 1) : loss;
+            must(kiln_backward(kiln_scaler_scale(scaler, share)) && kiln_scaler_step(scaler, adam) &&
+                 kiln_scaler_update(scaler));
         }
         add_loss(out, loss);
         for (int64_t k = 0; ends_part(i) && k < p.count; k++)
             add(out, p.tensors[k]);
     }
+    kiln_scaler_free(scaler);
     kiln_optim_free(adam);
     kiln_module_free(m);
 }
@@ -343,6 +350,8 @@ TEST(mlp_bf16, 7)
 TEST(mlp_f16, 8)
 TEST(lenet_bf16, 9)
 TEST(gpt2_bf16, 10)
+TEST(mlp_scaled, 11)
+TEST(lenet_scaled, 12)
 
 int main(int argc, char **argv)
 {
@@ -358,9 +367,10 @@ int main(int argc, char **argv)
     unsetenv("KILN_EAGER");
     last_words(0);
     const struct CMUnitTest tests[] = {
-        core_test(test_mlp),     core_test(test_lenet),      core_test(test_gpt2),      core_test(test_f64),
-        core_test(test_f32),     core_test(test_bf16),       core_test(test_f16),       core_test(test_mlp_bf16),
-        core_test(test_mlp_f16), core_test(test_lenet_bf16), core_test(test_gpt2_bf16),
+        core_test(test_mlp),          core_test(test_lenet),      core_test(test_gpt2),      core_test(test_f64),
+        core_test(test_f32),          core_test(test_bf16),       core_test(test_f16),       core_test(test_mlp_bf16),
+        core_test(test_mlp_f16),      core_test(test_lenet_bf16), core_test(test_gpt2_bf16), core_test(test_mlp_scaled),
+        core_test(test_lenet_scaled),
     };
     int result = CORE_MAIN(tests);
     rmdir(folder);

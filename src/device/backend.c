@@ -93,6 +93,13 @@ bool kiln_backend_finishes_convolutions(kiln_device device)
     return table && table->finishes_convolutions;
 }
 
+bool kiln_backend_counts_products(kiln_device device)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table && table->counts_products;
+}
+
 bool kiln_backend_apart(kiln_device device)
 {
     void *dev;

@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-enum { KILN_DEVICE_VERSION = 4 };
+enum { KILN_DEVICE_VERSION = 5 };
 
 /* Kinds of devices that the registry knows, and how many there can be of each. */
 enum { KILN_DEVICE_KINDS = 4, KILN_DEVICES_OF_A_KIND = 16 };
@@ -20,6 +20,7 @@ typedef struct kiln_device_table {
     int64_t roomy; /* kernels of a plan may run side by side here, unless they share memory: a plan whose scratch takes
                     * less than this is laid out without using room twice */
     bool finishes_convolutions; /* a group may begin with a convolution, as it may with a product */
+    bool counts_products; /* a group that begins with a product may also end in a sum of integers, of all elements */
     bool apart; /* for finding errors: blocks are of exactly the size asked for, come from the device and go back to it
                  * one by one, and buffers of a plan share no room */
 

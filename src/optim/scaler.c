@@ -3,6 +3,7 @@
  */
 #include "optim/scaler.h"
 #include <math.h>
+#include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "core/sized.h"
@@ -18,6 +19,19 @@ enum { LOOK_EVERY = 64 };
 
 typedef enum stage { READY, UNSCALED, STEPPED } stage;
 
+/* What was found so far, from the last parameter to the first: whether there is a value that is not finite, and whose
+ * it is. The latter is one number, so that all of this is a chain of operations on numbers, which makes one kernel: the
+ * parameter in the upper bits, how many of its values are not finite in the lower ones; 0 while there are none. */
+enum { VALUES_BITS = 40, AT_ONCE = 14 };
+
+typedef struct findings {
+    kiln_device device;
+    kiln_tensor *found, *code; /* NULL: nobody was looked at yet */
+    kiln_tensor *counts[AT_ONCE];
+    int64_t whose[AT_ONCE];
+    int n;
+} findings;
+
 /* An optimizer that the scaler serves. */
 typedef struct served {
     kiln_optim *optim;
@@ -25,6 +39,8 @@ typedef struct served {
     kiln_tensor *found;   /* bool: a gradient is not finite; since it was unscaled */
     kiln_tensor *culprit; /* i64: of the last step that was left out, see findings */
     kiln_tensor *skipped; /* steps that were left out */
+    kiln_formula sum;     /* the last one that summed up, and whose counts: most steps have the same */
+    int64_t whose[AT_ONCE];
 } served;
 
 struct kiln_scaler {
@@ -35,6 +51,7 @@ struct kiln_scaler {
     kiln_tensor *skipped; /* i64 */
     served *served;
     int64_t nserved, served_capacity;
+    kiln_formula update, remember; /* written once, recorded in each step; empty before */
 
     int64_t updates;
     uint64_t ticket; /* of the copy of the scale that is under way */
@@ -203,42 +220,40 @@ static bool check_dtype(const kiln_optim_param *p)
     return kiln_hint("keep parameters f32 and compute in 16 bits with kiln_autocast; bf16 needs no scaler");
 }
 
-/* What was found so far, from the last parameter to the first: whether there is a value that is not finite, and whose
- * it is. The latter is one number, so that all of this is a chain of operations on numbers, which makes one kernel: the
- * parameter in the upper bits, how many of its values are not finite in the lower ones; 0 while there are none. */
-enum { VALUES_BITS = 40, AT_ONCE = 14 };
-
-typedef struct findings {
-    kiln_device device;
-    kiln_tensor *found, *code; /* NULL: nobody was looked at yet */
-    kiln_tensor *counts[AT_ONCE];
-    int64_t whose[AT_ONCE];
-    int n;
-} findings;
+/* Writes the formula that takes f's counts into account. */
+static void write_sum(kiln_formula *p, const findings *f, kiln_tensor *const *in)
+{
+    bool first = !f->found;
+    kiln_formula_begin(p, in, f->n + (first ? 0 : 2));
+    kiln_register found = f->n, code = first ? 0 : f->n + 1; /* where there is none the first count is 0, too */
+    for (int i = 0; i < f->n; i++) {
+        kiln_register any = kiln_formula_cast(p, i, KILN_BOOL);
+        kiln_register named = kiln_formula_put(p, KILN_PW_add_scalar, i, 0, (double)(f->whose[i] << VALUES_BITS));
+        code = kiln_formula_put3(p, KILN_PW_where, any, named, code, 0);
+        found = first && !i ? any : kiln_formula_put(p, KILN_PW_logical_or, found, any, 0);
+    }
+    kiln_formula_result(p, found);
+    kiln_formula_result(p, code);
+}
 
 /* Takes the counts into account. */
-static bool sum_up(findings *f)
+static bool sum_up(served *v, findings *f)
 {
     kiln_tensor *in[AT_ONCE + 2], *out[2];
-    kiln_formula p;
+    size_t bytes = (size_t)f->n * sizeof *f->whose;
     if (!f->n)
         return true;
     for (int i = 0; i < f->n; i++)
         in[i] = f->counts[i];
     in[f->n] = f->found;
     in[f->n + 1] = f->code;
-    bool first = !f->found;
-    kiln_formula_begin(&p, in, f->n + (first ? 0 : 2));
-    kiln_register found = f->n, code = first ? 0 : f->n + 1; /* where there is none the first count is 0, too */
-    for (int i = 0; i < f->n; i++) {
-        kiln_register any = kiln_formula_cast(&p, i, KILN_BOOL);
-        kiln_register named = kiln_formula_put(&p, KILN_PW_add_scalar, i, 0, (double)(f->whose[i] << VALUES_BITS));
-        code = kiln_formula_put3(&p, KILN_PW_where, any, named, code, 0);
-        found = first && !i ? any : kiln_formula_put(&p, KILN_PW_logical_or, found, any, 0);
+    if (v->sum.call.nin == f->n + (f->found ? 2 : 0) && !memcmp(v->whose, f->whose, bytes))
+        kiln_formula_set_inputs(&v->sum, in);
+    else {
+        write_sum(&v->sum, f, in);
+        memcpy(v->whose, f->whose, bytes);
     }
-    kiln_formula_result(&p, found);
-    kiln_formula_result(&p, code);
-    if (!kiln_formula_compute(&p, out))
+    if (!kiln_formula_compute(&v->sum, out))
         return false;
     f->found = out[0];
     f->code = out[1];
@@ -246,10 +261,10 @@ static bool sum_up(findings *f)
     return true;
 }
 
-static bool add_count(findings *f, int64_t whose, kiln_tensor *count)
+static bool add_count(served *v, findings *f, int64_t whose, kiln_tensor *count)
 {
     f->whose[f->n] = whose;
-    return (f->counts[f->n++] = kiln_to(count, f->device)) && (f->n < AT_ONCE || sum_up(f));
+    return (f->counts[f->n++] = kiln_to(count, f->device)) && (f->n < AT_ONCE || sum_up(v, f));
 }
 
 /* The gradient without the scale takes the place of what it was; out[1] is how many of its values are not finite. *p:
@@ -273,13 +288,20 @@ static bool unscale_one(kiln_trace *tr, kiln_formula *p, const kiln_optim_param 
 }
 
 /* A step that is left out is remembered with what was found. */
-static bool remember(const served *v, const findings *f)
+static bool remember(kiln_scaler *s, const served *v, const findings *f)
 {
-    kiln_formula p;
-    kiln_formula_begin(&p, KILN_IN(v->culprit, v->skipped, f->found, f->code));
-    kiln_formula_assign(&p, 0, kiln_formula_put3(&p, KILN_PW_where, 2, 3, 0, 0));
-    kiln_formula_assign(&p, 1, kiln_formula_put(&p, KILN_PW_add, 1, kiln_formula_cast(&p, 2, KILN_I64), 0));
-    return kiln_formula_record(&p);
+    enum { CULPRIT, SKIPPED, FOUND, CODE };
+    kiln_formula *p = &s->remember;
+    kiln_tensor *const in[] = {v->culprit, v->skipped, f->found, f->code};
+    if (p->call.nout)
+        kiln_formula_set_inputs(p, in);
+    else {
+        kiln_formula_begin(p, in, 4);
+        kiln_formula_assign(p, CULPRIT, kiln_formula_put3(p, KILN_PW_where, FOUND, CODE, CULPRIT, 0));
+        kiln_register one = kiln_formula_cast(p, FOUND, KILN_I64);
+        kiln_formula_assign(p, SKIPPED, kiln_formula_put(p, KILN_PW_add, SKIPPED, one, 0));
+    }
+    return kiln_formula_record(p);
 }
 
 static bool unscale(kiln_trace *tr, kiln_scaler *s, served *v)
@@ -295,15 +317,15 @@ static bool unscale(kiln_trace *tr, kiln_scaler *s, served *v)
         if (!g || !kiln_needs_grad(param->tensor))
             continue;
         if (!inverse || !check_dtype(param) || !unscale_one(tr, &p, param, g, inverse, out) ||
-            !add_count(&f, i, out[1]))
+            !add_count(v, &f, i, out[1]))
             return false;
     }
-    if (!sum_up(&f))
+    if (!sum_up(v, &f))
         return false;
     if (!f.found) /* no parameter has a gradient */
         kiln_on_device (f.device)
             f.found = kiln_zeros(0, NULL, KILN_BOOL);
-    else if (!remember(v, &f))
+    else if (!remember(s, v, &f))
         return false;
     return f.found && (v->found = kiln_keep(f.found)) != NULL;
 }
@@ -365,26 +387,34 @@ bool kiln_scaler_step(kiln_scaler *s, kiln_optim *o)
 
 /* As PyTorch's: back off at once; grow after so many good steps, unless that leaves f32's range. The scale follows from
  * the tracker, which is 0 again in both cases: one chain of operations, and one kernel. */
-static bool write_update(kiln_scaler *s, kiln_tensor *found)
+static void write_update(kiln_formula *p, const kiln_scaler_options *o, kiln_tensor *const *in)
 {
-    enum { SCALE, TRACKER, SKIPPED, FOUND };
-    kiln_formula p;
-    kiln_formula_begin(&p, KILN_IN(s->scale, s->tracker, s->skipped, found));
-    kiln_register good = kiln_formula_put(&p, KILN_PW_add_scalar, TRACKER, 0, 1);
-    kiln_register due = kiln_formula_put(&p, KILN_PW_ge_scalar, good, 0, (double)s->o.growth_interval);
-    kiln_register over = kiln_formula_put(&p, KILN_PW_logical_or, FOUND, due, 0);
-    kiln_register tracker = kiln_formula_put(&p, KILN_PW_masked_fill, over, good, 0);
-    kiln_register grown = kiln_formula_put(&p, KILN_PW_mul_scalar, SCALE, 0, s->o.growth_factor);
-    kiln_register grows =
-        kiln_formula_put(&p, KILN_PW_logical_and, kiln_formula_put(&p, KILN_PW_eq_scalar, tracker, 0, 0),
-                         kiln_formula_put(&p, KILN_PW_isfinite, grown, 0, 0), 0);
-    kiln_register larger = kiln_formula_put3(&p, KILN_PW_where, grows, grown, SCALE, 0);
-    kiln_register smaller = kiln_formula_put(&p, KILN_PW_mul_scalar, SCALE, 0, s->o.backoff_factor);
-    kiln_formula_assign(&p, TRACKER, tracker);
-    kiln_formula_assign(&p, SCALE, kiln_formula_put3(&p, KILN_PW_where, FOUND, smaller, larger, 0));
-    kiln_formula_assign(&p, SKIPPED,
-                        kiln_formula_put(&p, KILN_PW_add, SKIPPED, kiln_formula_cast(&p, FOUND, KILN_I64), 0));
-    return kiln_formula_record(&p);
+    enum { SCALE, TRACKER, SKIPPED, FOUND, INPUTS };
+    kiln_formula_begin(p, in, INPUTS);
+    kiln_register good = kiln_formula_put(p, KILN_PW_add_scalar, TRACKER, 0, 1);
+    kiln_register due = kiln_formula_put(p, KILN_PW_ge_scalar, good, 0, (double)o->growth_interval);
+    kiln_register over = kiln_formula_put(p, KILN_PW_logical_or, FOUND, due, 0);
+    kiln_register tracker = kiln_formula_put(p, KILN_PW_masked_fill, over, good, 0);
+    kiln_register grown = kiln_formula_put(p, KILN_PW_mul_scalar, SCALE, 0, o->growth_factor);
+    kiln_register is_over = kiln_formula_put(p, KILN_PW_eq_scalar, tracker, 0, 0);
+    kiln_register can_grow = kiln_formula_put(p, KILN_PW_isfinite, grown, 0, 0);
+    kiln_register grows = kiln_formula_put(p, KILN_PW_logical_and, is_over, can_grow, 0);
+    kiln_register larger = kiln_formula_put3(p, KILN_PW_where, grows, grown, SCALE, 0);
+    kiln_register smaller = kiln_formula_put(p, KILN_PW_mul_scalar, SCALE, 0, o->backoff_factor);
+    kiln_register one = kiln_formula_cast(p, FOUND, KILN_I64);
+    kiln_formula_assign(p, TRACKER, tracker);
+    kiln_formula_assign(p, SCALE, kiln_formula_put3(p, KILN_PW_where, FOUND, smaller, larger, 0));
+    kiln_formula_assign(p, SKIPPED, kiln_formula_put(p, KILN_PW_add, SKIPPED, one, 0));
+}
+
+static bool record_update(kiln_scaler *s, kiln_tensor *found)
+{
+    kiln_tensor *const in[] = {s->scale, s->tracker, s->skipped, found};
+    if (s->update.call.nout)
+        kiln_formula_set_inputs(&s->update, in);
+    else
+        write_update(&s->update, &s->o, in);
+    return kiln_formula_record(&s->update);
 }
 
 static void tell_small(kiln_scaler *s)
@@ -446,7 +476,7 @@ bool kiln_scaler_update(kiln_scaler *s)
                 ok = kiln_fail(KILN_E_STATE, who, "there is nothing to go by: no optimizer has taken a step");
                 kiln_hint("kiln_scaler_update comes after kiln_scaler_step, once for all optimizers");
             }
-            ok = ok && write_update(s, found);
+            ok = ok && record_update(s, found);
         }
     for (int64_t i = 0; i < s->nserved; i++) {
         kiln_release(s->served[i].found);

@@ -41,6 +41,9 @@ int64_t kiln_backend_roomy(kiln_device device);
 /* Whether a group may begin with a convolution, as it may with a product on any device. */
 bool kiln_backend_finishes_convolutions(kiln_device device);
 
+/* Whether a group that begins with a matrix product may also end in a count: a sum of integers over all elements. */
+bool kiln_backend_counts_products(kiln_device device);
+
 /* No two buffers of a plan may share room: the device is set up to find kernels that go beyond theirs. */
 bool kiln_backend_apart(kiln_device device);
 

@@ -90,7 +90,7 @@ static void say_kernel(text *t, const kiln_plan *p, int64_t number)
     if (k->op)
         say(t, "%s", k->op->name);
     if (g && g->ninstrs) {
-        say(t, "%s", k->op ? (g->reduces ? " of " : " then ") : "");
+        say(t, "%s", k->op ? (g->reduces && g->head < 0 ? " of " : " then ") : "");
         for (int i = 0; i < g->ninstrs; i++)
             say(t, "%s%s", i ? "·" : "", kiln_pw_rows[g->instrs[i].row].name);
     } else if (!k->op)

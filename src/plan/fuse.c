@@ -4,7 +4,8 @@
  * order that comes out is a right one, and one pass suffices.
  *
  * A group is pointwise work over one number of elements. It may end in one reduction (opened by it), and may begin with
- * one product (a matmul, or a convolution where the device can), whose result it then finishes while it is in cache. */
+ * one product (a matmul, or a convolution where the device can), whose result it then finishes while it is in cache. It
+ * does both where the reduction is a count, whose bits no order changes, and the device can. */
 #include <string.h>
 #include "plan/backend.h"
 #include "plan/draft.h"
@@ -115,6 +116,17 @@ static bool is_product(const kiln_draft *d, const kiln_node *n)
            (n->op->cls == KILN_CLASS_CONV && kiln_backend_finishes_convolutions(d->plan->device));
 }
 
+/* Whether the group ends in a sum of integers, over all elements, that a product at its start can make on its way. */
+static bool counts(const kiln_draft *d, const kiln_draft_group *g)
+{
+    extern const kiln_op kiln_op_sum;
+    if (g->root < 0 || !kiln_backend_counts_products(d->plan->device))
+        return false;
+    const kiln_node *n = kiln_draft_node(d, g->root);
+    const kiln_value *out = d->values[kiln_draft_of(d, n->out)].v;
+    return n->op == &kiln_op_sum && out->dtype == KILN_I64 && kiln_draft_numel(out) == 1;
+}
+
 /* True for a node that reads a product element by element and whose result is stored in any case: it does better as the
  * product's end, where nothing has to be read, than as the beginning of a reduction. */
 static bool finishes_product(const kiln_draft *d, const kiln_node *n, int64_t count)
@@ -148,7 +160,7 @@ static void fuse_pointwise(kiln_draft *d, int32_t i, const kiln_node *n)
 {
     int64_t count = kiln_draft_numel(d->values[kiln_draft_of(d, n->out)].v);
     int32_t group = d->values[kiln_draft_of(d, n->out)].group < 0 ? companion(d, n, count) : candidate(d, n);
-    if (group >= 0 && d->groups[group].root >= 0 && finishes_product(d, n, count))
+    if (group >= 0 && d->groups[group].root >= 0 && finishes_product(d, n, count) && !counts(d, &d->groups[group]))
         group = -1;
     if (group < 0)
         group = open_group(d, KILN_WORK_GROUP, count);
@@ -176,7 +188,7 @@ static void fuse_product(kiln_draft *d, int32_t i, const kiln_node *n)
 {
     int32_t group = candidate(d, n);
     const kiln_draft_group *g = group >= 0 ? &d->groups[group] : NULL;
-    if (g && g->head < 0 && g->root < 0)
+    if (g && g->head < 0 && (g->root < 0 || (n->op->cls == KILN_CLASS_MATMUL && counts(d, g))))
         d->groups[group].head = i;
     else
         group = open_group(d, KILN_WORK_KERNEL, 0);

@@ -388,8 +388,10 @@ static bool write_group(writer *w, int32_t group, kiln_kernel *k)
     }
     if (g->reduces) {
         const kiln_node *root = kiln_draft_node(d, dg->root);
-        k->op = root->op;
-        k->node = dg->root;
+        if (dg->head < 0) {
+            k->op = root->op;
+            k->node = dg->root;
+        }
         g->reduce_to = window(w, kiln_draft_of(d, root->out));
     }
     return true;

@@ -57,7 +57,8 @@ typedef struct kiln_store {
 } kiln_store;
 
 /* Pointwise work on `count` elements in row-major order, element i of every register belonging to element i of every
- * other; optionally ended by a reduction of one register, or fed by a product whose result is register `head`. */
+ * other; optionally ended by a reduction of one register, or fed by a product whose result is register `head`, or both
+ * where the reduction is a sum of integers over all elements and the device counts_products. */
 typedef struct kiln_group {
     int64_t count;
     int nloads, ninstrs, nstores;

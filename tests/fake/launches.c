@@ -19,7 +19,7 @@ typedef struct expectation { /* what a run was given */
 static kiln_cuda_device *device;
 static expectation expected[RUNS]; /* by number */
 static uint64_t launched, begun;   /* the last numbers */
-static int launches, runs, wrong, gathered_ahead;
+static int launches, runs, wrong, gathered_ahead, most_runs;
 static int failing;
 static atomic_int gives_way; /* microseconds */
 
@@ -31,6 +31,11 @@ int fake_launches(void)
 int fake_runs(void)
 {
     return runs;
+}
+
+int fake_most_runs(void)
+{
+    return most_runs;
 }
 
 int fake_runs_given(void)
@@ -84,12 +89,12 @@ int fake_give_way(int us)
 static bool note(const kiln_cuda_exec *e, const kiln_binding *b, expectation *x)
 {
     const kiln_cuda_chain *c = e->parts[0].chain;
-    x->data = kiln_alloc((size_t)c->npointers + 1, sizeof *x->data);
+    x->data = kiln_alloc((size_t)c->nplaces + 1, sizeof *x->data);
     x->scalars = kiln_alloc((size_t)e->plan->nscalars + 1, sizeof *x->scalars);
     if (!x->data || !x->scalars)
         return false;
-    for (int64_t i = 0; i < c->npointers; i++) {
-        const kiln_cuda_pointer *p = &c->pointers[i];
+    for (int64_t i = 0; i < c->nplaces; i++) {
+        const kiln_cuda_pointer *p = &c->pointers[c->firsts[i]];
         uint64_t at = p->own ? (uint64_t)p->own - 1 : p->buffer < 0 ? 0 : kiln_buffer_address(e->plan, b, p->buffer);
         x->data[i] = p->buffer < 0 ? 0 : at + (uint64_t)p->bytes;
     }
@@ -147,8 +152,8 @@ static bool is_as_given(const kiln_cuda_chain *chain, const unsigned char *param
     const uint8_t *sets = (const uint8_t *)(words + b->most * b->nwords);
     bool ok = x->data != NULL;
     for (int64_t p = 0; ok && p < b->npointers; p++) {
-        uint64_t own = chain->own + (uint64_t)(i % 2) * chain->own_bytes;
-        ok = data[sets[i] * b->npointers + p] == x->data[p] + (chain->pointers[p].own ? own : 0);
+        uint64_t own = chain->own + (chain->ran + (uint64_t)i) % 2 * chain->own_bytes;
+        ok = data[sets[i] * b->npointers + p] == x->data[p] + (chain->pointers[chain->firsts[p]].own ? own : 0);
     }
     for (int64_t w = 0; ok && w < b->nwords; w++)
         ok = is_word(&chain->words[w], words[i * b->nwords + w], x->scalars[chain->words[w].scalar]);
@@ -177,6 +182,7 @@ static void launch(const cudaLaunchConfig_t *how, const kiln_cuda_chain *chain, 
     for (unsigned i = 0; i < walk.runs; i++)
         wrong += !is_as_given(chain, parameters, (int)i, &expected[(walk.run + i) % RUNS]);
     launches++;
+    most_runs = chain->multirun.most;
     runs += (int)walk.runs;
     launched = walk.run + walk.runs - 1;
 }

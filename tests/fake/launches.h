@@ -8,6 +8,7 @@
 
 KILN_PLUGIN_API int fake_launches(void);          /* of whole steps, so far */
 KILN_PLUGIN_API int fake_runs(void);              /* in these launches */
+KILN_PLUGIN_API int fake_most_runs(void);         /* that a launch of the last one's chain has room for */
 KILN_PLUGIN_API int fake_runs_given(void);        /* of any plan, launched or not */
 KILN_PLUGIN_API int fake_gathered_ahead(void);    /* launches of several runs that gather batches ahead */
 KILN_PLUGIN_API int fake_wrong(void);             /* launches and runs that were not as they should be */

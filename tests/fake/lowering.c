@@ -9,7 +9,7 @@
 #include "core/fail.h"
 #include "device/cuda/compile/codegen.h"
 #include "device/cuda/gemm/choice.h"
-#include "device/cuda/launch/casts.h"
+#include "device/cuda/launch/through.h"
 #include "device/cuda/launch/rewrite.h"
 #include "device/cuda/group/text.h"
 #include "device/cuda/group/program.h"
@@ -338,6 +338,7 @@ static bool wait_for_all(void *dev)
 static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .kind = "cuda",
                                         .runs_on = true,
+                                        .counts_products = true,
                                         .roomy = 128 << 20,
                                         .count = count,
                                         .describe = describe,

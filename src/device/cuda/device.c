@@ -201,6 +201,7 @@ static bool cuda_copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .kind = "cuda",
                                   .runs_on = true,
+                                  .counts_products = true,
                                   .roomy = 128 << 20, /* the scratch of a step of some thousand rows; not much memory */
                                   .count = kiln_cuda_count,
                                   .describe = kiln_cuda_describe,

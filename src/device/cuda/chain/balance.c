@@ -1,6 +1,7 @@
 /* How the members of a wave share the blocks. Where there are more units than blocks some block does two things, and
  * all wait for it: fewer, larger tiles or slabs may be done sooner then. Whether they are is estimated: units are dealt
  * as the kernel deals them. */
+#include <string.h>
 #include "core/alloc.h"
 #include "device/cuda/chain/link.h"
 
@@ -167,19 +168,40 @@ static void balance_slabs(balancing *f)
     }
 }
 
+static void balance_wave(balancing *f, int32_t wave)
+{
+    list_members(f, wave);
+    f->time = deal(f);
+    if (units_of(f) <= f->chain->costs->blocks)
+        return;
+    balance_slabs(f);
+    balance_tiles(f);
+}
+
 bool kiln_cuda_chain_balance(kiln_cuda_chain *chain)
 {
     balancing f = {.chain = chain, .members = kiln_alloc((size_t)chain->nlinks + 1, sizeof *f.members)};
     if (!f.members)
         return false;
-    for (int32_t wave = 0; wave < chain->nwaves; wave++) {
-        list_members(&f, wave);
-        f.time = deal(&f);
-        if (units_of(&f) <= chain->costs->blocks)
-            continue;
-        balance_slabs(&f);
-        balance_tiles(&f);
-    }
+    for (int32_t wave = 0; wave < chain->nwaves; wave++)
+        balance_wave(&f, wave);
     kiln_free(f.members);
     return true;
+}
+
+bool kiln_cuda_balanced_time(kiln_cuda_chain *chain, int32_t wave, int64_t *time)
+{
+    balancing f = {.chain = chain, .members = kiln_alloc((size_t)chain->nlinks + 1, sizeof *f.members)};
+    size_t bytes = (size_t)chain->nlinks * sizeof *chain->links;
+    kiln_cuda_link *before = kiln_alloc(bytes + 1, 1);
+    bool ok = f.members && before;
+    if (ok) {
+        memcpy(before, chain->links, bytes);
+        balance_wave(&f, wave);
+        *time = f.time;
+        memcpy(chain->links, before, bytes);
+    }
+    kiln_free(f.members);
+    kiln_free(before);
+    return ok;
 }

@@ -170,10 +170,36 @@ static bool make_links(kiln_cuda_chain *chain, const kiln_cuda_call *c)
     return true;
 }
 
+static int64_t find_place(const kiln_cuda_chain *chain, const kiln_cuda_pointer *p)
+{
+    for (int64_t i = 0; i < chain->nplaces; i++) {
+        const kiln_cuda_pointer *other = &chain->pointers[chain->firsts[i]];
+        if (other->buffer == p->buffer && other->bytes == p->bytes)
+            return i;
+    }
+    return chain->nplaces;
+}
+
+/* All parameters are copied with each launch: addresses that several links use are there once. */
+static bool find_places(kiln_cuda_chain *chain)
+{
+    chain->places = kiln_alloc((size_t)chain->npointers + 1, sizeof *chain->places);
+    chain->firsts = kiln_alloc((size_t)chain->npointers + 1, sizeof *chain->firsts);
+    if (!chain->places || !chain->firsts)
+        return false;
+    for (int64_t i = 0; i < chain->npointers; i++) {
+        int64_t place = find_place(chain, &chain->pointers[i]);
+        chain->places[i] = (int)place;
+        if (place == chain->nplaces)
+            chain->firsts[chain->nplaces++] = (int32_t)i;
+    }
+    return true;
+}
+
 /* Scalars are words of the parameters, or one word says where they are. */
 static bool make_multirun(kiln_cuda_chain *chain)
 {
-    return kiln_cuda_multirun_init(&chain->multirun, sizeof(kiln_cuda_chain_parameters), chain->npointers,
+    return kiln_cuda_multirun_init(&chain->multirun, sizeof(kiln_cuda_chain_parameters), chain->nplaces,
                                    chain->alone ? chain->nwords : 1, chain->alone ? kiln_cuda_runs_wanted() : 1);
 }
 
@@ -190,7 +216,8 @@ kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_wa
     chain->alone = first == 0 && end == c->plan->nkernels;
     chain->barrier = barrier;
     chain->shared = FOLDING; /* what folding takes */
-    if (make_links(chain, c) && kiln_cuda_chain_arrange(chain, w) && make_multirun(chain)) {
+    if (make_links(chain, c) && find_places(chain) && kiln_cuda_chain_arrange(chain, w) && make_multirun(chain)) {
+        kiln_cuda_chain_counts(chain);
         kiln_cuda_chain_prefetch(chain);
         return chain;
     }
@@ -206,10 +233,19 @@ void kiln_cuda_chain_free(kiln_cuda_chain *chain)
         kiln_free(chain->links[i].group);
     kiln_free(chain->links);
     kiln_free(chain->pointers);
+    kiln_free(chain->places);
+    kiln_free(chain->firsts);
     kiln_free(chain->words);
     kiln_free(chain->text);
     kiln_cuda_multirun_free(&chain->multirun);
     kiln_free(chain);
+}
+
+void kiln_cuda_chain_own(kiln_cuda_chain *chain, int32_t buffer, size_t at)
+{
+    for (int64_t i = 0; i < chain->npointers; i++)
+        if (chain->pointers[i].buffer == buffer)
+            chain->pointers[i].own = (int64_t)at + 1;
 }
 
 /* ---- Its kernel ---- */

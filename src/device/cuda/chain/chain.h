@@ -23,6 +23,7 @@ typedef struct kiln_cuda_link {
     const kiln_cuda_link_kind *kind;
     int32_t kernel;             /* of the plan */
     bool guarded;               /* writes to a slot */
+    bool counts;                /* its group ends in a count, which it adds to a word of the chain's (counts.c) */
     int64_t units;              /* pieces that blocks take */
     int32_t latest;             /* the last wave in which nobody would have to wait for it longer */
     int32_t wave, strand;       /* strand: -1 for links by themselves, which all blocks share */
@@ -38,10 +39,11 @@ typedef struct kiln_cuda_link {
     kiln_cuda_samples samples; /* likewise */
 } kiln_cuda_link;
 
-typedef struct kiln_cuda_pointer { /* an address of the parameters */
+typedef struct kiln_cuda_pointer { /* an address that a link uses */
     int32_t buffer;
     int64_t bytes; /* from its start */
     int64_t own;   /* where the buffer starts in the chain's own memory, and 1 more; 0: it is not there */
+    bool counted;  /* a link adds to the word there, which is 0 when the chain begins */
 } kiln_cuda_pointer;
 
 typedef struct kiln_cuda_word { /* a scalar of the parameters */
@@ -60,13 +62,18 @@ typedef struct kiln_cuda_chain {
     int nwaves;
     kiln_cuda_pointer *pointers;
     int64_t npointers, pointers_capacity;
+    int *places;     /* by pointer: its number among the parameters, which those to the same place share */
+    int32_t *firsts; /* by place: the first pointer to it */
+    int64_t nplaces;
     kiln_cuda_word *words;
     int64_t nwords, words_capacity;
     size_t shared;
     int64_t most_units; /* in a wave */
     int32_t prefetch;   /* the wave behind which the next run's batch is gathered; 0: a run gathers its own */
-    size_t own_bytes;   /* for the batch of a run */
+    int ncounts;        /* words that links add to (counts.c) */
+    size_t own_bytes;   /* of a run: its counts, then its batch */
     kiln_address own;   /* on the device, for two: every other run has the second. Taken before the first launch */
+    uint64_t ran;       /* runs that were launched: whose turn it is */
     char *text;         /* written when it is first asked for */
     kiln_cuda_multirun multirun; /* runs that are to be launched */
     unsigned long long *barrier; /* on the device */
@@ -129,9 +136,26 @@ int64_t kiln_cuda_wave_units(const kiln_cuda_chain *chain, int32_t wave);
 /* Makes tiles and slabs larger where a wave with more units than blocks is over sooner then. False with an error. */
 bool kiln_cuda_chain_balance(kiln_cuda_chain *chain);
 
+/* How long a wave would take then, in nanoseconds; nothing is changed. False with an error. */
+bool kiln_cuda_balanced_time(kiln_cuda_chain *chain, int32_t wave, int64_t *time);
+
+/* ---- Memory of its own ---- */
+
+/* All that addresses the buffer addresses the chain's own memory instead, `at` bytes from where a run's begins. */
+void kiln_cuda_chain_own(kiln_cuda_chain *chain, int32_t buffer, size_t at);
+
+/* ---- Counting (counts.c) ---- */
+
+/* Whether the group of a call ends in a count; and whether that can be made by adding to a word of a chain's. */
+bool kiln_cuda_is_count(const kiln_cuda_call *c);
+bool kiln_cuda_can_count(const kiln_cuda_call *c);
+
+/* Sets `ncounts` and makes room for as many. */
+void kiln_cuda_chain_counts(kiln_cuda_chain *chain);
+
 /* ---- Gathering ahead (prefetch.c) ---- */
 
-/* Sets `prefetch` and `own_bytes` of an arranged chain. */
+/* Sets `prefetch` of an arranged chain, and makes room for a batch. */
 void kiln_cuda_chain_prefetch(kiln_cuda_chain *chain);
 
 /* ---- Strands of slabs (slabs.c) ---- */

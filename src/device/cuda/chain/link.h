@@ -81,6 +81,12 @@ static inline const kiln_kernel *kiln_cuda_link_kernel(const kiln_cuda_chain *ch
     return &chain->plan->kernels[link->kernel];
 }
 
+/* Which of a run's addresses a pointer is. */
+static inline int kiln_cuda_at(const kiln_cuda_author *a, int pointer)
+{
+    return a->chain->places[pointer];
+}
+
 /* A further link of the same kernel as another, which may move; NULL with an error. */
 kiln_cuda_link *kiln_cuda_add_link(kiln_cuda_chain *chain, const kiln_cuda_link_kind *kind, int32_t kernel,
                                    bool guarded);

@@ -99,9 +99,11 @@ template <typename T, bool VECTORS> struct plain_sink {
 };
 
 /* A product's elements through the group behind it, which may take a cell in two parts. What it loads for all cells is
- * asked for first: a load behind a store would have to wait for it, since they might meet. */
+ * asked for first: a load behind a store would have to wait for it, since they might meet. Where the group ends in a
+ * count, `*sum` is what this thread has counted. */
 template <typename P> struct group_sink {
     const P &p;
+    uint64_t *sum;
     template <int N> __device__ __forceinline__ void operator()(const kiln_cuda_cell (&cells)[N]) const
     {
         enum { PARTS = 4 / P::N };
@@ -110,11 +112,46 @@ template <typename P> struct group_sink {
         for (int i = 0; i < N * PARTS; i++)
             f[i] = p.fetch(cells[i / PARTS].at + i % PARTS * P::N, cells[i / PARTS].n - i % PARTS * P::N);
 #pragma unroll
-        for (int i = 0; i < N * PARTS; i++)
-            p.elements(cells[i / PARTS].at + i % PARTS * P::N, cells[i / PARTS].n - i % PARTS * P::N,
-                       cells[i / PARTS].x + i % PARTS * P::N, f[i]);
+        for (int i = 0; i < N * PARTS; i++) {
+            const int n = cells[i / PARTS].n - i % PARTS * P::N;
+            uint64_t x[P::N] = {};
+            p.elements(cells[i / PARTS].at + i % PARTS * P::N, n, cells[i / PARTS].x + i % PARTS * P::N, x, f[i]);
+            if (sum)
+#pragma unroll
+                for (int v = 0; v < P::N; v++)
+                    *sum += v < n ? x[v] : 0;
+        }
     }
 };
+
+/* What all threads have counted, added to a word that was 0 when the run began: integers may be added in any order. As a
+ * rule nobody has anything to add. */
+KILN_PW_INLINE void add_counts(void *to, uint64_t sum)
+{
+    if (!__any_sync(0xffffffffu, sum != 0))
+        return;
+    for (int width = 16; width > 0; width /= 2)
+        sum += __shfl_down_sync(0xffffffffu, (unsigned long long)sum, width, 32);
+    if (threadIdx.x % 32 == 0)
+        atomicAdd((unsigned long long *)to, (unsigned long long)sum);
+}
+
+/* Elements of which some are counted. */
+template <typename M> KILN_PW_INLINE void map_counting(int64_t count, const M &m, void *to, seat s)
+{
+    const int n = M::N;
+    const turns t = turns_of(s, count, (int64_t)blockDim.x * n);
+    uint64_t sum = 0;
+    for (int64_t i = t.first + (int64_t)threadIdx.x * n; i < t.end; i += t.step) {
+        const int here = t.end - i < n ? (int)(t.end - i) : n;
+        uint64_t x[n];
+        m.elements(i, here, x);
+#pragma unroll
+        for (int v = 0; v < n; v++)
+            sum += v < here ? x[v] : 0;
+    }
+    add_counts(to, sum);
+}
 
 /* Rows of softmax: short ones, or up to a warp each. */
 template <typename T>

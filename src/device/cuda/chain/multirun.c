@@ -12,13 +12,16 @@ static size_t bytes_of(const kiln_cuda_multirun *b, int sets, int runs)
     return b->head + (addresses + words) * sizeof(uint64_t) + ((size_t)runs + 7) / 8 * 8;
 }
 
-/* As many sets as leave half of the room to words; then as many runs as there is room for. */
+/* As many sets as leave half of the room to words; then as many runs as there is room for, and few where that would
+ * make launches dear. */
 static void share_room(kiln_cuda_multirun *b, int most)
 {
     b->most_sets = most < KILN_CUDA_MOST_SETS ? most : KILN_CUDA_MOST_SETS;
     while (b->most_sets > 1 && bytes_of(b, b->most_sets, 1) > KILN_CUDA_MOST_PARAMETERS / 2)
         b->most_sets--;
     b->most = most;
+    while (b->most > KILN_CUDA_ENOUGH_RUNS && bytes_of(b, b->most_sets, b->most) > KILN_CUDA_CHEAP_PARAMETERS)
+        b->most--;
     while (b->most > 0 && bytes_of(b, b->most_sets, b->most) > KILN_CUDA_MOST_PARAMETERS)
         b->most--;
     b->bytes = bytes_of(b, b->most_sets, b->most);
@@ -76,6 +79,13 @@ uint64_t *kiln_cuda_multirun_add(kiln_cuda_multirun *b)
     return words + b->runs++ * b->nwords;
 }
 
+uint64_t kiln_cuda_multirun_address(const kiln_cuda_multirun *b, int64_t i)
+{
+    uint64_t address;
+    memcpy(&address, set_at(b, 0) + (size_t)i * sizeof address, sizeof address);
+    return address;
+}
+
 void kiln_cuda_multirun_clear(kiln_cuda_multirun *b)
 {
     b->runs = b->sets = 0;
@@ -83,9 +93,28 @@ void kiln_cuda_multirun_clear(kiln_cuda_multirun *b)
 
 /* ---- When ---- */
 
-bool kiln_cuda_multirun_due(const kiln_cuda_multirun *b, uint64_t launched, uint64_t done)
+enum {
+    LONELY = 4, /* launches of one run in a row, after which there are */
+    A_FEW = 12  /* in each */
+};
+static const double quick = 50e-6; /* seconds between runs; launching takes about a tenth of that */
+
+bool kiln_cuda_multirun_due(const kiln_cuda_multirun *b, kiln_cuda_pace *pace, uint64_t launched, uint64_t done,
+                            double now)
 {
-    return b->runs == b->most || (b->runs > 0 && launched <= done + 1);
+    bool soon = now - pace->given_at < quick;
+    pace->given_at = now;
+    if (b->runs == b->most)
+        return true;
+    if (!b->runs || launched > done + 1)
+        return false;
+    if (b->runs > A_FEW || !soon) /* the host is ahead, or has other things to do */
+        pace->lonely = 0;
+    else if (pace->lonely < LONELY)
+        pace->lonely = b->runs == 1 ? pace->lonely + 1 : 0;
+    else
+        return b->runs >= A_FEW;
+    return true;
 }
 
 int kiln_cuda_runs_wanted(void)

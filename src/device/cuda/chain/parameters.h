@@ -11,6 +11,7 @@ typedef struct kiln_cuda_chain_parameters {
     unsigned long long runs;     /* how many there are, one after the other */
     kiln_cuda_status *state;
     kiln_cuda_record *record;
+    unsigned long long *counts[2]; /* words that links add to: of the first run, and of the next; used in turn */
 } kiln_cuda_chain_parameters;
 
 enum { KILN_CUDA_CHAIN_THREADS = 512 };

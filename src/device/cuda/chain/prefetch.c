@@ -95,12 +95,9 @@ static int32_t find_wave(const kiln_cuda_chain *chain)
     return best;
 }
 
-/* All that addresses the buffer addresses the chain's own memory instead. */
 static void take_buffer(kiln_cuda_chain *chain, int32_t buffer)
 {
-    for (int64_t i = 0; i < chain->npointers; i++)
-        if (chain->pointers[i].buffer == buffer)
-            chain->pointers[i].own = (int64_t)chain->own_bytes + 1;
+    kiln_cuda_chain_own(chain, buffer, chain->own_bytes);
     size_t bytes = (size_t)chain->plan->buffers[buffer].bytes;
     chain->own_bytes += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }

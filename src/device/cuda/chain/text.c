@@ -9,7 +9,7 @@ typedef kiln_cuda_author author;
 static kiln_cuda_naming naming_of(const author *a, const kiln_cuda_link *l)
 {
     return (kiln_cuda_naming){.number = l->kernel,
-                              .pointers = l->pointers,
+                              .places = a->chain->places + l->pointers,
                               .words = a->chain->alone ? l->words : -1,
                               .whole = l->kind->full_cells(l),
                               .product = l->kind->tiles};
@@ -32,11 +32,11 @@ static void say_parameters(author *a)
     say(a, "#include \"device/cuda/chain/links.cuh\"\n\n");
     if (!c->alone) {
         say(a, "struct parameters { kiln_cuda_chain_parameters c; void *data[%lld]; const double *scalars; };\n",
-            LL(c->npointers));
+            LL(c->nplaces));
         return;
     }
     say(a, "struct multirun { kiln_cuda_chain_parameters c; void *data[%d][%lld]; ", c->multirun.most_sets,
-        LL(c->npointers));
+        LL(c->nplaces));
     if (c->nwords)
         say(a, "uint64_t words[%d][%lld]; ", c->multirun.most, LL(c->nwords));
     say(a, "uint8_t set[%d]; };\n", c->multirun.most);
@@ -153,6 +153,9 @@ static void say_runs(author *a)
         "#pragma unroll 1\n    for (unsigned run = 0; run < all.c.runs; run++) {\n"
         "    const parameters k = {begin_run(all.c, run, %d), all.data[all.set[run]], %s};\n",
         c->prefetch ? c->nwaves - 1 : c->nwaves, c->nwords ? "all.words[run]" : "0");
+    if (c->ncounts) /* those of the run before, for the one behind this one */
+        say(a, "    if (blockIdx.x == 0 && threadIdx.x < %d)\n        all.c.counts[(run + 1) & 1][threadIdx.x] = 0;\n",
+            c->ncounts);
     say_waves(a);
     say(a, "    if (run + 1 < all.c.runs)\n        stopped = barrier(k.c, %d, stopped);\n    }\n", c->nwaves);
 }

@@ -219,6 +219,93 @@ static void cut_strands(kiln_cuda_chain *chain)
             kiln_cuda_cut_strand(chain, i);
 }
 
+/* ---- Products that can wait ---- */
+
+/* The link that adds up the splits of a product; -1: there is none. */
+static int64_t summing_link(const kiln_cuda_chain *chain, int64_t link)
+{
+    return chain->links[link].tiling.splits > 1 ? link + 1 : -1;
+}
+
+static bool is_alone(const kiln_cuda_chain *chain, int64_t link)
+{
+    for (int64_t i = 0; i < chain->nlinks; i++)
+        if (i != link && chain->links[link].strand >= 0 && chain->links[i].strand == chain->links[link].strand)
+            return false;
+    return true;
+}
+
+/* Between which waves a link may run, with the others where they are; the sum of its splits comes after it wherever it
+ * is. */
+static void find_room(const kiln_cuda_chain *chain, const kiln_cuda_waits *w, int64_t link, int32_t *from, int32_t *to)
+{
+    const kiln_cuda_link *s = &chain->links[link];
+    const int64_t sum = s->kind->tiles ? summing_link(chain, link) : -1;
+    *from = 0;
+    *to = chain->nwaves - 1;
+    for (int64_t i = 0; i < chain->nlinks; i++) {
+        const kiln_cuda_link *t = &chain->links[i];
+        if (i < link && waits_for(chain, w, s, t) && t->wave + 1 > *from)
+            *from = t->wave + 1;
+        if (i > link && i != sum && waits_for(chain, w, t, s) && t->wave - 1 < *to)
+            *to = t->wave - 1;
+    }
+    if (sum >= 0) {
+        int32_t ignored, last;
+        find_room(chain, w, sum, &ignored, &last);
+        *to = last - 1 < *to ? last - 1 : *to;
+    }
+}
+
+static void put_product(kiln_cuda_chain *chain, int64_t link, int32_t wave)
+{
+    const int64_t sum = summing_link(chain, link);
+    chain->links[link].wave = wave;
+    if (sum >= 0 && chain->links[sum].wave <= wave)
+        chain->links[sum].wave = wave + 1;
+}
+
+/* The product goes to the longest wave that it can be in, if that makes the two shorter together: both are looked at as
+ * they will be when their members share the blocks. False with an error. */
+static bool try_longest(kiln_cuda_chain *chain, const kiln_cuda_waits *w, int64_t link, int64_t *times)
+{
+    const int32_t here = chain->links[link].wave;
+    int32_t from, to, there = -1;
+    find_room(chain, w, link, &from, &to);
+    for (int32_t wave = from; wave <= to; wave++)
+        if (wave != here && (there < 0 || times[wave] > times[there]))
+            there = wave;
+    if (there < 0)
+        return true;
+    int64_t with, without;
+    chain->links[link].wave = there;
+    bool ok = kiln_cuda_balanced_time(chain, here, &without) && kiln_cuda_balanced_time(chain, there, &with);
+    chain->links[link].wave = here;
+    if (ok && with + without < times[here] + times[there]) {
+        put_product(chain, link, there);
+        times[here] = without;
+        times[there] = with;
+    }
+    return ok;
+}
+
+/* Weight gradients, as a rule: nobody waits for them but the updates at the end. No wave is left empty. */
+static bool move_products(kiln_cuda_chain *chain, const kiln_cuda_waits *w, int64_t *times)
+{
+    bool ok = true;
+    for (int32_t wave = 0; ok && wave < chain->nwaves; wave++)
+        ok = kiln_cuda_balanced_time(chain, wave, &times[wave]);
+    for (int64_t i = 0; ok && i < chain->nlinks; i++) {
+        const kiln_cuda_link *s = &chain->links[i];
+        const int64_t sum = s->kind->tiles ? summing_link(chain, i) : -1;
+        if (s->kind->tiles && s->strand < 0 && !s->chosen && kiln_cuda_wave_units(chain, s->wave) > s->units &&
+            (sum < 0 || (is_alone(chain, sum) &&
+                         kiln_cuda_wave_units(chain, chain->links[sum].wave) > kiln_cuda_member_units(chain, sum))))
+            ok = try_longest(chain, w, i, times);
+    }
+    return ok;
+}
+
 static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
 {
     widen_tiles(chain, w);
@@ -231,8 +318,9 @@ static bool set_places(kiln_cuda_chain *chain, const kiln_cuda_waits *w)
         times[wave] = wave_time(chain, wave);
     fill_waves(chain, w, times);
     cut_strands(chain);
+    bool ok = move_products(chain, w, times);
     kiln_free(times);
-    return true;
+    return ok;
 }
 
 bool kiln_cuda_begins_strand(const kiln_cuda_chain *chain, int64_t link)

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include "device/cuda/common/costs.h"
 #include "device/cuda/common/launch.h"
+#include "device/cuda/common/pace.h"
 #include "device/device.h"
 #include "device/failures.h"
 
@@ -40,6 +41,7 @@ typedef struct kiln_cuda_device {
     cudaEvent_t graph_ends[KILN_CUDA_AHEAD]; /* … and the ends of the last ones */
     struct kiln_cuda_chain *pending; /* has runs that were given and are not launched yet (pending.h); NULL: none do */
     const void *pending_kernel;      /* what they are launched with */
+    kiln_cuda_pace pace;             /* at which they come */
     atomic_bool lost;                /* without the lock */
     struct kiln_cuda_memory *memory; /* memory.c; with a lock of its own */
     struct kiln_cuda_lt *lt;         /* cuBLASLt, opened by matmul.c on first use */

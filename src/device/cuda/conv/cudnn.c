@@ -17,7 +17,7 @@
 #define FILE_NAME "libcudnn.so." TEXT(CUDNN_MAJOR)
 
 enum { KEPT = 1024, CHOICES = 16 };
-static const size_t usual_bytes = (size_t)1 << 30; /* of scratch; more only where no other algorithm takes less */
+static const size_t usual_bytes = (size_t)1 << 30; /* of scratch, whatever the shape: see most_bytes */
 
 typedef struct choice {
     kiln_cuda_conv shape;
@@ -269,22 +269,42 @@ static cudnnStatus_t scratch_bytes(const struct kiln_cuda_dnn *n, const choice *
     }
 }
 
-/* Gradients have one algorithm that may be taken, so that the only question is whether to use tensor cores for 16 bits;
- * it is none where channels come in eights. They are not asked about, since an answer takes up to 40 ms for each shape
- * of each batch that is planned. */
-static bool is_plain_case(const kiln_cuda_conv *s)
+/* Scratch that an algorithm may take before one is taken that needs less: as much as the operands do, which cuDNN turns
+ * around there. Those that need none do without tensor cores, and take many times as long. */
+static size_t most_bytes(const kiln_cuda_conv *s)
 {
-    bool halves = s->dtype == KILN_F16 || s->dtype == KILN_BF16;
-    return s->kind != KILN_CUDA_CONV_FORWARD &&
-           (!halves || (s->channels / s->groups % 8 == 0 && s->outputs / s->groups % 8 == 0));
+    size_t element = kiln_dtype_size((kiln_dtype)s->dtype);
+    size_t x = (size_t)(s->batch * s->channels * s->size[0] * s->size[1]) * element;
+    size_t y = (size_t)(s->batch * s->outputs * s->out[0] * s->out[1]) * element;
+    return x + y > usual_bytes ? x + y : usual_bytes;
 }
 
+/* Where there is one algorithm that may be taken, or one that always wins, nobody is asked: an answer takes 2 to 300 ms
+ * for each shape of each batch that is planned. The question is whether to use tensor cores for 16 bits; it is none
+ * where channels come in eights, nor for a stem, whose many outputs make up for its few channels. */
+static bool is_plain_case(const kiln_cuda_conv *s)
+{
+    bool halves = s->dtype == KILN_F16 || s->dtype == KILN_BF16, forward = s->kind == KILN_CUDA_CONV_FORWARD;
+    int64_t in = s->channels / s->groups, out = s->outputs / s->groups;
+    if (!halves)
+        return !forward;
+    return out % 8 == 0 && (in % 8 == 0 || (!forward && out >= 32));
+}
+
+static int plain_algorithm(int64_t kind)
+{
+    return kind == KILN_CUDA_CONV_FORWARD      ? (int)CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM
+           : kind == KILN_CUDA_CONV_INPUT_GRAD ? (int)CUDNN_CONVOLUTION_BWD_DATA_ALGO_1
+                                               : (int)CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
+}
+
+/* Forward there are others, should it take too much. */
 static bool take_plainly(const struct kiln_cuda_dnn *n, choice *c, cudnnMathType_t math)
 {
-    c->algorithm = c->shape.kind == KILN_CUDA_CONV_INPUT_GRAD ? (int)CUDNN_CONVOLUTION_BWD_DATA_ALGO_1
-                                                              : (int)CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
+    c->algorithm = plain_algorithm(c->shape.kind);
     c->math = math;
-    c->takes = scratch_bytes(n, c, &c->bytes) == CUDNN_STATUS_SUCCESS;
+    c->takes = scratch_bytes(n, c, &c->bytes) == CUDNN_STATUS_SUCCESS &&
+               (c->shape.kind != KILN_CUDA_CONV_FORWARD || c->bytes <= most_bytes(&c->shape));
     return c->takes;
 }
 
@@ -298,7 +318,7 @@ static void choose(const struct kiln_cuda_dnn *n, choice *c)
     if (described && is_plain_case(s) && take_plainly(n, c, math))
         return;
     int count = described ? list_offers(n, s, math, offers) : 0, best = 0;
-    for (int i = 1; i < count && offers[best].bytes > usual_bytes; i++)
+    for (int i = 1; i < count && offers[best].bytes > most_bytes(s); i++)
         if (offers[i].bytes < offers[best].bytes)
             best = i;
     if (!count)

@@ -27,7 +27,8 @@ typedef struct lowering {
     const void *head;
     bool vectors; /* a thread's first element is always one of 0, 4, 8, … */
     int order[KILN_MAX_DIMS];
-    int nloads; /* with the head */
+    int nloads;              /* with the head */
+    int16_t same[REGISTERS]; /* by register: what stands for it; itself unless its cast is left out */
     span reads[REGISTERS];
     event events[REGISTERS];
     int nevents;
@@ -73,6 +74,78 @@ static kiln_dtype dtype_of(const lowering *w, int16_t reg)
     return reg == g->head ? head_dtype(w) : (kiln_dtype)g->instrs[reg - w->nloads].dtype;
 }
 
+/* ---- Casts between integers and flags that need not be made ----
+ * They would make all of the group wide, which halves what a thread does at a time. */
+
+static bool is_cast(const kiln_instr *in, kiln_dtype from, kiln_dtype to)
+{
+    return in->row == KILN_PW_cast && in->from == from && in->dtype == to;
+}
+
+static bool is_stored(const kiln_group *g, int16_t reg)
+{
+    for (int i = 0; i < g->nstores; i++)
+        if (g->stores[i].src == reg)
+            return true;
+    return false;
+}
+
+/* Whether no instruction but casts to flags reads an integer that was loaded, so that it can be loaded as a flag. */
+static bool is_flag(const kiln_group *g, int16_t load)
+{
+    bool cast = false;
+    for (int i = 0; i < g->ninstrs; i++)
+        for (int s = 0; s < 3; s++)
+            if (g->instrs[i].src[s] == load) {
+                if (!is_cast(&g->instrs[i], KILN_I64, KILN_BOOL))
+                    return false;
+                cast = true;
+            }
+    return cast && !is_stored(g, load) && !(g->reduces && g->reduce_src == load);
+}
+
+/* Whether a register is read by nobody but a sum of integers: flags can be summed as they are. */
+static bool is_summed(const kiln_group *g, int16_t reg)
+{
+    for (int i = 0; i < g->ninstrs; i++)
+        for (int s = 0; s < 3; s++)
+            if (g->instrs[i].src[s] == reg)
+                return false;
+    return g->reduces && g->fold == KILN_FOLD_SUM && g->reduce_src == reg && !is_stored(g, reg);
+}
+
+static bool is_left_out(const lowering *w, const kiln_instr *in)
+{
+    return w->same[in->dst] != in->dst;
+}
+
+static void leave_out_casts(lowering *w)
+{
+    const kiln_group *g = w->g;
+    for (int r = 0; r < w->nloads + g->ninstrs; r++)
+        w->same[r] = (int16_t)r;
+    for (int i = 0; i < g->ninstrs; i++) {
+        const kiln_instr *in = &g->instrs[i];
+        bool loaded = in->row == KILN_PW_cast && in->src[0] < g->nloads;
+        if ((is_cast(in, KILN_I64, KILN_BOOL) && loaded && is_flag(g, in->src[0])) ||
+            (is_cast(in, KILN_BOOL, KILN_I64) && is_summed(g, in->dst)))
+            w->same[in->dst] = w->same[in->src[0]];
+    }
+}
+
+/* The register that an operand is in. */
+static int16_t source(const lowering *w, int16_t reg)
+{
+    return reg < 0 ? reg : w->same[reg];
+}
+
+static bool is_wide_register(const lowering *w, int16_t reg)
+{
+    if (w->same[reg] != reg || (reg < w->g->nloads && is_flag(w->g, reg)))
+        return false;
+    return is_wide(dtype_of(w, reg));
+}
+
 static bool aligned(const void *p, int64_t elements, kiln_dtype dtype)
 {
     return (uintptr_t)p % ((size_t)elements * kiln_dtype_size(dtype)) == 0;
@@ -114,13 +187,15 @@ static void lower_load(lowering *w, int number)
             shape[n++] = o->shape[d];
         stride[n - 1] = o->stride[d];
     }
-    *l = (kiln_cuda_load){.data = kiln_cuda_address(w->c, o), .dtype = o->dtype, .dims = w->ndims};
+    bool flag = o->dtype == KILN_I64 && is_flag(g, (int16_t)number);
+    *l = (kiln_cuda_load){
+        .data = kiln_cuda_address(w->c, o), .dtype = flag ? KILN_CUDA_NOT_ZERO : o->dtype, .dims = w->ndims};
     w->reads[number].start = (uintptr_t)kiln_buffer_address(w->c->plan, w->c->binding, o->buffer);
     w->reads[number].end = w->reads[number].start + (size_t)w->c->plan->buffers[o->buffer].bytes;
     l->step = n ? stride[n - 1] : 0;
     bool line = n <= 1 || (w->vectors && shape[n - 1] % 4 == 0);
     l->kind = n == 0 || (n == 1 && l->step == 0) ? KILN_CUDA_SPLAT : line ? KILN_CUDA_LINE : KILN_CUDA_ANY;
-    l->vector = line && l->step == 1 && w->vectors && aligned(l->data, cell, (kiln_dtype)o->dtype);
+    l->vector = line && l->step == 1 && w->vectors && !flag && aligned(l->data, cell, (kiln_dtype)o->dtype);
     if (n <= 1)
         return;
     l->ndim = (uint8_t)n;
@@ -145,15 +220,17 @@ static void list_events(lowering *w)
     for (int i = 0; i < w->nloads + g->ninstrs; i++)
         w->made[i] = -1;
     for (int i = 0; i < g->ninstrs; i++) {
+        if (is_left_out(w, &g->instrs[i]))
+            continue;
         for (int s = 0; s < 3; s++)
-            need(w, g->instrs[i].src[s]);
+            need(w, source(w, g->instrs[i].src[s]));
         w->made[g->instrs[i].dst] = w->nevents;
         w->events[w->nevents++] = (event){false, i};
     }
     for (int i = 0; i < g->nstores; i++)
-        need(w, g->stores[i].src);
+        need(w, source(w, g->stores[i].src));
     if (g->reduces)
-        need(w, g->reduce_src);
+        need(w, source(w, g->reduce_src));
 }
 
 /* A store comes as soon as its value is there and what lies in its memory has been read. That concerns this thread's
@@ -164,7 +241,7 @@ static void place_stores(lowering *w)
     for (int s = 0; s < g->nstores; s++) {
         uintptr_t start = (uintptr_t)kiln_cuda_address(w->c, &g->stores[s].to);
         uintptr_t end = start + (size_t)g->count * kiln_dtype_size((kiln_dtype)g->stores[s].to.dtype);
-        w->after[s] = w->made[g->stores[s].src];
+        w->after[s] = w->made[source(w, g->stores[s].src)];
         for (int l = 0; l < w->nloads; l++)
             if (w->made[l] > w->after[s] && w->reads[l].start < end && start < w->reads[l].end)
                 w->after[s] = w->made[l];
@@ -180,14 +257,18 @@ static void find_last_uses(lowering *w)
     for (int r = 0; r < w->nloads + g->ninstrs; r++)
         w->last[r] = 2 * w->made[r] + 1;
     for (int e = 0; e < w->nevents; e++)
-        for (int s = 0; s < 3 && !w->events[e].load; s++)
-            if (g->instrs[w->events[e].index].src[s] >= 0)
-                w->last[g->instrs[w->events[e].index].src[s]] = 2 * e;
-    for (int s = 0; s < g->nstores; s++)
-        if (2 * w->after[s] + 1 > w->last[g->stores[s].src])
-            w->last[g->stores[s].src] = 2 * w->after[s] + 1;
+        for (int s = 0; s < 3 && !w->events[e].load; s++) {
+            int16_t reg = source(w, g->instrs[w->events[e].index].src[s]);
+            if (reg >= 0)
+                w->last[reg] = 2 * e;
+        }
+    for (int s = 0; s < g->nstores; s++) {
+        int16_t reg = source(w, g->stores[s].src);
+        if (2 * w->after[s] + 1 > w->last[reg])
+            w->last[reg] = 2 * w->after[s] + 1;
+    }
     if (g->reduces)
-        w->last[g->reduce_src] = INT_MAX;
+        w->last[source(w, g->reduce_src)] = INT_MAX;
 }
 
 /* ---- Operations ---- */
@@ -233,9 +314,9 @@ static kiln_cuda_op lower_instr(lowering *w, const kiln_instr *in, int now)
     op.after = after_of(in) & 15;
     op.nscalars = (unsigned)row->scalars & 15;
     for (int s = 0; s < row->arity; s++)
-        op.src[s] = (uint16_t)w->physical[in->src[s]];
+        op.src[s] = (uint16_t)w->physical[source(w, in->src[s])];
     for (int s = 0; s < row->arity; s++) /* the result may take an operand's place: all are read before */
-        give(w, in->src[s], 2 * now);
+        give(w, source(w, in->src[s]), 2 * now);
     op.dst = take(w, in->dst);
     return op;
 }
@@ -258,12 +339,12 @@ static void lower_events(lowering *w)
             if (w->after[s] == e) {
                 op = &w->ops[p->nops++];
                 *op = (kiln_cuda_op){.code = KILN_CUDA_STORE, .arity = 1};
-                op->src[0] = (uint16_t)w->physical[g->stores[s].src];
+                op->src[0] = (uint16_t)w->physical[source(w, g->stores[s].src)];
                 op->src[1] = (uint16_t)s;
             }
         for (int s = 0; s < g->nstores; s++)
             if (w->after[s] == e)
-                give(w, g->stores[s].src, 2 * e + 1);
+                give(w, source(w, g->stores[s].src), 2 * e + 1);
         give(w, reg, 2 * e + 1);
     }
 }
@@ -283,8 +364,9 @@ static bool lower(lowering *w)
     if (w->nloads + g->ninstrs > REGISTERS || g->nstores > STORES)
         return kiln_fail(KILN_E_UNSUPPORTED, w->c->name, "a group of %d registers and %d results is too long for cuda",
                          w->nloads + g->ninstrs, g->nstores);
+    leave_out_casts(w);
     for (int r = 0; r < w->nloads + g->ninstrs; r++) {
-        w->to->wide |= is_wide(dtype_of(w, (int16_t)r));
+        w->to->wide |= is_wide_register(w, (int16_t)r);
         w->physical[r] = -1;
     }
     *p = (kiln_cuda_program){.count = g->count,
@@ -327,7 +409,7 @@ bool kiln_cuda_lower_group(kiln_cuda_lowered *to, const kiln_cuda_call *c, const
     bool ok = lower(w);
     if (ok && g->reduces) {
         kiln_cuda_reduction *r = &w->p->r;
-        r->src = (uint16_t)w->physical[g->reduce_src];
+        r->src = (uint16_t)w->physical[source(w, g->reduce_src)];
         r->cls = (uint8_t)kiln_pw_class_of(dtype_of(w, g->reduce_src));
         r->fold = (uint8_t)g->fold;
         r->dtype = g->reduce_to.dtype;

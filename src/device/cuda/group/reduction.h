@@ -15,6 +15,9 @@ enum { /* what is left of a group's result in its dtype */
        KILN_CUDA_ROUND_BF16
 };
 
+/* The dtype of a load: an i64 of which only matters whether it is 0. */
+enum { KILN_CUDA_NOT_ZERO = 64 };
+
 /* The elements of a reduction are walked as [outer, reduced, inner]. The reduced dim is cut into `chunks` of `chunk`;
  * where there are several, partial results [outer, chunks, inner], eight bytes each, are combined by a second kernel.
  */

@@ -36,10 +36,16 @@ static bool is_head(const writer *w, const kiln_cuda_op *op)
     return w->name.product && op->src[0] == w->p->nloads - 1;
 }
 
+/* Which of k.data a load is, or a store. */
+static int place_of(const writer *w, int number)
+{
+    return w->name.places ? w->name.places[number] : number;
+}
+
 static void say_load(const writer *w, const kiln_cuda_op *op)
 {
     const kiln_cuda_load *l = &w->is.loads[op->src[0]];
-    int number = op->src[0], from = w->name.pointers + number;
+    int number = op->src[0], from = place_of(w, number);
     say(w, "        ");
     if (l->kind == KILN_CUDA_SPLAT)
         say(w, "f.l%d = load_splat<wide>(%d, k.data[%d]);\n", number, l->dtype, from);
@@ -101,7 +107,7 @@ static void say_op(const writer *w, int number)
         say(w, "r%d = f.l%d;\n", op->dst, op->src[0]);
     else if (op->code == KILN_CUDA_STORE)
         say(w, "store_line<wide>(%d, k.data[%d], i, %d, r%d, n);\n", w->is.stores[op->src[1]].dtype,
-            w->name.pointers + w->p->nloads + op->src[1], w->is.stores[op->src[1]].vector, op->src[0]);
+            place_of(w, w->p->nloads + op->src[1]), w->is.stores[op->src[1]].vector, op->src[0]);
     else if (op->code == KILN_CUDA_CAST)
         say(w,
             "_Pragma(\"unroll\") for (int v = 0; v < N; v++) r%d.w[v] = bits(kiln_cast_to<%s, "
@@ -173,15 +179,14 @@ void kiln_cuda_say_program(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kil
     say(&w, "    typedef cell<wide>::word word;\n    const parameters &k;\n    uint64_t *scratch;\n");
     say_scalars(&w);
     say_fetching(&w);
-    say_computing(&w, name.product ? "const float *head" : "uint64_t *x");
+    say_computing(&w, name.product ? "const float *head, uint64_t *x" : "uint64_t *x");
     if (name.product) /* a product's cells may be of none */
-        say(&w,
-            "    __device__ __forceinline__ fetched fetch(int64_t i, int n) const\n    {\n"
-            "        if (n >= N)\n            return load(i, N);\n"
-            "        return !whole && n > 0 ? load(i, n) : fetched{};\n    }\n"
-            "    __device__ __forceinline__ void elements(int64_t i, int n, const float *head, const fetched &f) const"
-            "\n    {\n        if (n >= N)\n            compute(i, N, head, f);\n        else if (!whole && n > 0)\n"
-            "            compute(i, n, head, f);\n    }\n};\n");
+        say(&w, "    __device__ __forceinline__ fetched fetch(int64_t i, int n) const\n    {\n"
+                "        if (n >= N)\n            return load(i, N);\n"
+                "        return !whole && n > 0 ? load(i, n) : fetched{};\n    }\n"
+                "    __device__ __forceinline__ void elements(int64_t i, int n, const float *head, uint64_t *x, "
+                "const fetched &f) const\n    {\n        if (n >= N)\n            compute(i, N, head, x, f);\n"
+                "        else if (!whole && n > 0)\n            compute(i, n, head, x, f);\n    }\n};\n");
     else
         say(&w, "    __device__ __forceinline__ void elements(int64_t i, int n, uint64_t *x) const\n    {\n"
                 "        if (whole || n == N)\n            compute(i, N, x, load(i, N));\n        else\n"

@@ -21,11 +21,11 @@ void kiln_cuda_group_parameters(kiln_cuda_generated *to, const kiln_cuda_lowered
 
 /* How the struct of a group's program is written. It computes elements from `parameters k`. */
 typedef struct kiln_cuda_naming {
-    int number;   /* the struct is called program<number> */
-    int pointers; /* where the group's loads, and its stores behind them, begin in k.data */
-    int words;    /* where its scalars begin in k.words, converted by the host; -1: they are members, see below */
-    bool whole;   /* it is only asked for as many elements as it takes at a time */
-    bool product; /* the last load is no load: its elements come as an argument */
+    int number;        /* the struct is called program<number> */
+    const int *places; /* which of k.data the group's loads are, and its stores behind them; NULL: as they come */
+    int words;         /* where its scalars begin in k.words, converted by the host; -1: they are members, see below */
+    bool whole;        /* it is only asked for as many elements as it takes at a time */
+    bool product;      /* the last load is no load: its elements come as an argument */
 } kiln_cuda_naming;
 
 void kiln_cuda_say_program(kiln_cuda_writer *w, const kiln_cuda_lowered *g, kiln_cuda_naming name);

@@ -93,6 +93,7 @@ template <typename W> KILN_PW_INLINE W widen(int dtype, const void *data, int64_
 {
     switch (dtype) {
     case KILN_BOOL: return ((const uint8_t *)data)[at] != 0;
+    case KILN_CUDA_NOT_ZERO: return ((const uint64_t *)data)[at] != 0;
     case KILN_F16: return bits(kiln_of_f16(((const uint16_t *)data)[at]));
     case KILN_BF16: return bits(kiln_of_bf16(((const uint16_t *)data)[at]));
     case KILN_F32: return ((const uint32_t *)data)[at];

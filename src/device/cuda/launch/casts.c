@@ -1,8 +1,9 @@
-/* Which casts are read through, and the plan without them. */
-#include "device/cuda/launch/casts.h"
+/* Casts that are read through. Under autocast every weight and every batch is converted to 16 bits before products use
+ * it. Products by tiles and groups can as well read the f32 value and convert it on the way. */
 #include <string.h>
 #include "core/alloc.h"
 #include "device/cuda/launch/rewrite.h"
+#include "device/cuda/launch/through.h"
 
 /* ---- Casts ---- */
 
@@ -18,28 +19,15 @@ static bool is_plain(const kiln_operand *o, int64_t count)
     return covered == count;
 }
 
-static bool is_half(uint8_t dtype)
-{
-    return dtype == KILN_F16 || dtype == KILN_BF16;
-}
-
 /* A conversion of f32 to 16 bits and nothing else, to scratch memory. */
 static bool is_cast(const kiln_plan *plan, const kiln_kernel *k)
 {
     const kiln_group *g = k->group;
     return g && !k->op && g->head < 0 && !g->reduces && g->nloads == 1 && g->ninstrs == 1 && g->nstores == 1 &&
-           g->instrs[0].row == KILN_PW_cast && g->loads[0].dtype == KILN_F32 && is_half(g->instrs[0].dtype) &&
-           g->stores[0].src == g->instrs[0].dst && g->stores[0].to.dtype == g->instrs[0].dtype &&
+           g->instrs[0].row == KILN_PW_cast && g->loads[0].dtype == KILN_F32 &&
+           kiln_is_half((kiln_dtype)g->instrs[0].dtype) && g->stores[0].src == g->instrs[0].dst &&
+           g->stores[0].to.dtype == g->instrs[0].dtype &&
            plan->buffers[g->stores[0].to.buffer].place == KILN_IN_ARENA && is_plain(&g->loads[0], g->count);
-}
-
-/* Whether what is at `from` is still the same when the reader runs, and while it does. */
-static bool stays(const kiln_plan *plan, int32_t cast, int32_t reader, int32_t from)
-{
-    for (int32_t k = cast + 1; k <= reader; k++)
-        if (kiln_cuda_writes(plan, &plan->kernels[k], from))
-            return false;
-    return true;
 }
 
 /* ---- Readers ---- */
@@ -126,14 +114,6 @@ static bool read_loads(kiln_plan *plan, kiln_kernel *k, const kiln_group *cast)
 
 /* ---- Plans ---- */
 
-static bool reads(const kiln_kernel *k, int32_t buffer)
-{
-    for (kiln_access a = {0}; kiln_next_access(k, &a);)
-        if (!a.writes && a.buffer == buffer)
-            return true;
-    return false;
-}
-
 /* Only products and groups can convert. */
 static bool can_convert(const kiln_kernel *k)
 {
@@ -141,16 +121,16 @@ static bool can_convert(const kiln_kernel *k)
 }
 
 /* Lets all kernels of the part that can read through the cast; it stays if others read it. */
-static bool absorb(kiln_plan *plan, const kiln_cuda_part *p, int32_t cast, int64_t *absorbed)
+static bool absorb_cast(kiln_plan *plan, const kiln_cuda_part *p, int32_t cast, int64_t *absorbed)
 {
     const kiln_group *g = plan->kernels[cast].group;
     int32_t last = plan->buffers[g->stores[0].to.buffer].last; /* sums.h may have left fewer kernels than that counts */
     bool read = false;
     for (int32_t i = cast + 1; i < plan->nkernels && i <= last; i++) {
         kiln_kernel *k = &plan->kernels[i];
-        if (!reads(k, g->stores[0].to.buffer))
+        if (!kiln_cuda_reads(k, g->stores[0].to.buffer))
             continue;
-        if (i >= p->end || !can_convert(k) || !stays(plan, cast, i, g->loads[0].buffer)) {
+        if (i >= p->end || !can_convert(k) || !kiln_cuda_stays(plan, cast, i, g->loads[0].buffer)) {
             read = true;
             continue;
         }
@@ -163,23 +143,10 @@ static bool absorb(kiln_plan *plan, const kiln_cuda_part *p, int32_t cast, int64
     return true;
 }
 
-static bool absorb_all(kiln_plan *plan, const kiln_cuda_part *parts, int64_t nparts, int64_t *absorbed)
+bool kiln_cuda_read_casts(kiln_plan *plan, const kiln_cuda_part *part, int64_t *absorbed)
 {
-    for (int64_t i = 0; i < nparts; i++)
-        for (int32_t k = parts[i].first; k < parts[i].end && parts[i].end - parts[i].first > 1; k++)
-            if (is_cast(plan, &plan->kernels[k]) && !absorb(plan, &parts[i], k, absorbed))
-                return false;
+    for (int32_t k = part->first; k < part->end; k++)
+        if (is_cast(plan, &plan->kernels[k]) && !absorb_cast(plan, part, k, absorbed))
+            return false;
     return true;
-}
-
-bool kiln_cuda_read_through(const kiln_plan *plan, const kiln_cuda_part *parts, int64_t nparts, kiln_plan **through)
-{
-    int64_t absorbed = 0;
-    *through = kiln_cuda_plan_copy(plan);
-    bool ok = *through && absorb_all(*through, parts, nparts, &absorbed);
-    if (ok && absorbed)
-        return true;
-    kiln_cuda_plan_free(*through);
-    *through = NULL;
-    return ok;
 }

@@ -28,20 +28,26 @@ static uint64_t word_of(const kiln_cuda_word *w, double x)
     return bits;
 }
 
+/* What is a run's in the chain's own memory; runs have it in turn. */
+static kiln_address own_of(const kiln_cuda_chain *chain, uint64_t run)
+{
+    return chain->own + run % 2 * chain->own_bytes;
+}
+
 /* For run number `run` of a launch. */
 static uint64_t address_of(const kiln_cuda_chain *chain, const kiln_cuda_pointer *p, const kiln_binding *b, int run)
 {
     if (p->buffer < 0)
         return 0;
-    kiln_address own = chain->own + (uint64_t)(run % 2) * chain->own_bytes + (uint64_t)p->own - 1;
+    kiln_address own = own_of(chain, chain->ran + (uint64_t)run) + (uint64_t)p->own - 1;
     return (p->own ? own : kiln_buffer_address(chain->plan, b, p->buffer)) + (uint64_t)p->bytes;
 }
 
 bool kiln_cuda_chain_add(kiln_cuda_chain *chain, const kiln_binding *b, const double *scalars)
 {
     kiln_cuda_multirun *m = &chain->multirun;
-    for (int64_t i = 0; i < chain->npointers; i++)
-        m->given[i] = address_of(chain, &chain->pointers[i], b, m->runs);
+    for (int64_t i = 0; i < chain->nplaces; i++)
+        m->given[i] = address_of(chain, &chain->pointers[chain->firsts[i]], b, m->runs);
     uint64_t *words = kiln_cuda_multirun_add(m);
     if (words && !chain->alone)
         words[0] = (uint64_t)(uintptr_t)scalars;
@@ -85,12 +91,28 @@ static uint64_t barriers_of(const kiln_cuda_chain *chain, uint64_t runs)
     return chain->prefetch ? runs * (waves - 1) : runs * waves - 1;
 }
 
+/* In a graph: its counts lie where the plan has them, and a graph may run again. */
+static bool zero_counts(kiln_cuda_device *d, const kiln_cuda_chain *chain)
+{
+    bool ok = true;
+    for (int64_t i = 0; ok && !chain->alone && i < chain->npointers; i++)
+        if (chain->pointers[i].counted)
+            ok = kiln_cuda_ok(
+                d,
+                cudaMemsetAsync((void *)(uintptr_t)kiln_cuda_multirun_address(&chain->multirun, chain->places[i]), 0,
+                                sizeof(uint64_t), d->run_stream),
+                "a count cannot be set");
+    return ok;
+}
+
 static bool launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const void *kernel, uint64_t first)
 {
-    if (!reset_barrier(d, chain))
+    if (!reset_barrier(d, chain) || !zero_counts(d, chain))
         return false;
     const uint64_t runs = (uint64_t)chain->multirun.runs;
-    kiln_cuda_chain_parameters parameters = {chain->barrier, chain->passed, first, runs, d->status, d->mapped};
+    kiln_cuda_chain_parameters parameters = {chain->barrier, chain->passed, first, runs, d->status, d->mapped, {NULL}};
+    for (int i = 0; i < 2 && chain->own; i++)
+        parameters.counts[i] = (unsigned long long *)(uintptr_t)own_of(chain, chain->ran + (uint64_t)i);
     memcpy(chain->multirun.parameters, &parameters, sizeof parameters);
     int64_t blocks = chain->most_units < d->multiprocessors ? chain->most_units : d->multiprocessors;
     cudaLaunchAttribute attribute = how_to_launch(d, chain);
@@ -105,6 +127,7 @@ static bool launch(kiln_cuda_device *d, kiln_cuda_chain *chain, const void *kern
         return false;
     if (chain->alone)
         chain->passed += barriers_of(chain, runs) * (uint64_t)blocks;
+    chain->ran += runs;
     return true;
 }
 

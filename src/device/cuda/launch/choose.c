@@ -60,7 +60,7 @@ static bool choose_all(choosing *c)
         }
         if (is_product(x) && !choose_product(c, now, &c->choices[k].how))
             return false;
-        if (x->group && x->group->reduces)
+        if (x->group && x->group->reduces && !is_product(x))
             c->choices[k].how = KILN_CUDA_BY_ITSELF;
         now++;
     }

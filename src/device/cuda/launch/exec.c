@@ -6,7 +6,7 @@
 #include "core/fail.h"
 #include "device/cuda/compile/codegen.h"
 #include "device/cuda/memory/memory.h"
-#include "device/cuda/launch/casts.h"
+#include "device/cuda/launch/through.h"
 #include "device/cuda/launch/pending.h"
 #include "device/cuda/launch/rewrite.h"
 #include "device/cuda/launch/sums.h"
@@ -26,7 +26,7 @@ static bool is_one_chain(kiln_cuda_device *d, const kiln_plan *plan)
     bool can = plan->nkernels <= LONGEST_CHAIN;
     for (int64_t k = 0; can && k < plan->nkernels; k++) {
         kiln_cuda_call c;
-        kiln_cuda_make_call(&c, d, NULL, &plan->kernels[k], NULL, NULL);
+        kiln_cuda_make_call(&c, d, plan, &plan->kernels[k], NULL, NULL);
         can = kiln_cuda_can_chain(&c, true);
         large += can && !kiln_cuda_can_chain(&c, false);
     }
@@ -40,7 +40,7 @@ int64_t kiln_cuda_cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part
     int32_t first = 0;
     for (int32_t k = 0; k < plan->nkernels; k++) {
         kiln_cuda_call c;
-        kiln_cuda_make_call(&c, d, NULL, &plan->kernels[k], NULL, NULL);
+        kiln_cuda_make_call(&c, d, plan, &plan->kernels[k], NULL, NULL);
         bool can = kiln_cuda_can_chain(&c, large);
         if (!(can && open && k - first < LONGEST_CHAIN)) {
             n++;
@@ -185,6 +185,8 @@ static bool take_own_memory(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_ch
     cudaError_t taken = cudaMalloc(&e->batches, 2 * chain->own_bytes);
     kiln_cuda_watched(d, memory);
     chain->own = (kiln_address)(uintptr_t)e->batches;
+    if (taken == cudaSuccess) /* nothing is counted yet */
+        taken = cudaMemsetAsync(e->batches, 0, 2 * chain->own_bytes, d->run_stream);
     if (taken != cudaErrorMemoryAllocation)
         return kiln_cuda_ok(d, taken, "no memory for batches");
     cudaGetLastError();

@@ -1,6 +1,7 @@
 /* Runs that are given and not launched yet. */
 #include "device/cuda/launch/pending.h"
 #include <stdio.h>
+#include "core/clock.h"
 #include "core/fail.h"
 #include "device/cuda/launch/exec.h"
 
@@ -65,13 +66,15 @@ static bool launch_pending(kiln_cuda_device *d, int mine)
 
 bool kiln_cuda_flush(kiln_cuda_device *d)
 {
+    d->pace.lonely = 0;
     return launch_pending(d, 0);
 }
 
 bool kiln_cuda_flush_due(kiln_cuda_device *d)
 {
-    const kiln_cuda_multirun *b = d->pending ? &d->pending->multirun : NULL;
-    return !b || !kiln_cuda_multirun_due(b, d->runs - (uint64_t)b->runs, d->record->done) || launch_pending(d, 1);
+    kiln_cuda_multirun *b = d->pending ? &d->pending->multirun : NULL;
+    return !b || !kiln_cuda_multirun_due(b, &d->pace, d->runs - (uint64_t)b->runs, d->record->done, kiln_seconds()) ||
+           launch_pending(d, 1);
 }
 
 /* An empty multirun has room for any run. */

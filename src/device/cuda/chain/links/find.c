@@ -26,8 +26,8 @@ static void say_find(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cu
     const kiln_kernel *k = kiln_cuda_link_kernel(a->chain, l);
     kiln_cuda_around e = kiln_cuda_around_dim(&k->in[0], k->ints[0]);
     kiln_cuda_say(&a->w, "find_link<%s>(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ",
-                  kiln_cuda_type_name(k->in[0].dtype), l->pointers, l->pointers + 1, (long long)e.outer, (int)e.n,
-                  strcmp(k->op->name, "argmin") == 0 ? "true" : "false", seat->seat);
+                  kiln_cuda_type_name(k->in[0].dtype), kiln_cuda_at(a, l->pointers), kiln_cuda_at(a, l->pointers + 1),
+                  (long long)e.outer, (int)e.n, strcmp(k->op->name, "argmin") == 0 ? "true" : "false", seat->seat);
 }
 
 static bool cut(const kiln_cuda_chain *chain, const kiln_cuda_link *l, kiln_cuda_cut *c)

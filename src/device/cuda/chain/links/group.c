@@ -1,5 +1,6 @@
 /* Groups: pointwise ones, and those that end in a reduction, of rows or of columns. A long reduction is done in chunks,
- * whose results a second link combines. */
+ * whose results a second link combines; a count, in a chain that is the whole plan, as a pointwise group that adds to a
+ * word (counts.c). */
 #include "device/cuda/chain/link.h"
 
 #define say(a, ...) kiln_cuda_say(&(a)->w, __VA_ARGS__)
@@ -7,7 +8,7 @@
 
 enum { LEAST_SLAB = 4 }; /* rows of a chunk that is a slab are multiples of it */
 
-static const kiln_cuda_link_kind rows_kind, columns_kind, combine_kind;
+static const kiln_cuda_link_kind counting_kind, rows_kind, columns_kind, combine_kind;
 
 static bool can(const kiln_cuda_call *c, bool large)
 {
@@ -31,8 +32,10 @@ static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call
     if (!kiln_cuda_link_group(chain, l, c))
         return false;
     const kiln_cuda_program *p = &l->group->k.p;
-    if (p->shape == KILN_CUDA_MAP) {
+    l->counts = chain->alone && kiln_cuda_can_count(c);
+    if (p->shape == KILN_CUDA_MAP || l->counts) {
         l->units = kiln_cuda_ceil_div(p->count, KILN_CUDA_CHAIN_THREADS * (l->group->wide ? 2 : 4));
+        l->kind = l->counts ? &counting_kind : l->kind;
         return true;
     }
     l->kind = p->shape == KILN_CUDA_ROWS ? &rows_kind : &columns_kind;
@@ -68,6 +71,14 @@ static void say_map(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cud
     say(a, "map(%lldL, m, %s); ", LL(l->group->k.p.count), seat->seat);
 }
 
+static void say_counting(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cuda_seat *seat)
+{
+    const kiln_cuda_program *p = &l->group->k.p;
+    kiln_cuda_say_link_program(a, l);
+    say(a, "map_counting(%lldL, m, k.data[%d], %s); ", LL(p->count),
+        kiln_cuda_at(a, l->pointers + p->nloads + p->nstores), seat->seat);
+}
+
 /* `r`; the addresses of both halves are the first one's. */
 static void say_reduction(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cuda_program *p)
 {
@@ -75,12 +86,12 @@ static void say_reduction(kiln_cuda_author *a, const kiln_cuda_link *l, const ki
     int to = l->pointers + p->nloads + p->nstores;
     char partials[32] = "0";
     if (r->chunks > 1)
-        snprintf(partials, sizeof partials, "k.data[%d]", to + 1);
+        snprintf(partials, sizeof partials, "k.data[%d]", kiln_cuda_at(a, to + 1));
     say(a,
         "const kiln_cuda_reduction r = {%lldL, %lldL, %lldL, %lldL, %lldL, 0, %d, %d, %d, %d, %d, (uint64_t *)%s, "
         "k.data[%d], 0}; ",
         LL(r->outer), LL(r->reduced), LL(r->inner), LL(r->chunk), LL(r->chunks), r->cls, r->fold, r->dtype, r->lanes,
-        r->threads, partials, to);
+        r->threads, partials, kiln_cuda_at(a, to));
 }
 
 static void say_rows(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cuda_seat *seat)
@@ -175,6 +186,9 @@ const kiln_cuda_link_kind kiln_cuda_link_group_kind = {.can = can,
                                                        .cut = cut_map,
                                                        .goes_on = true,
                                                        .one_only = true};
+
+static const kiln_cuda_link_kind counting_kind = {
+    .text = say_counting, .full_cells = map_full_cells, .cut = cut_map, .goes_on = true, .one_only = true};
 
 static const kiln_cuda_link_kind rows_kind = {.text = say_rows,
                                               .full_cells = reduction_full_cells,

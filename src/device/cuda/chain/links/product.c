@@ -1,4 +1,5 @@
-/* Products by tiles. Where k is cut, a second link adds the partial sums of the splits. */
+/* Products by tiles. Where k is cut, a second link adds the partial sums of the splits. What the group behind a product
+ * counts is added to a word of the chain's (counts.c). */
 #include "device/cuda/chain/link.h"
 
 #define say(a, ...) kiln_cuda_say(&(a)->w, __VA_ARGS__)
@@ -13,7 +14,8 @@ static bool can(const kiln_cuda_call *c, bool large)
     const kiln_kernel *k = c->kernel;
     kiln_cuda_matrices m;
     kiln_cuda_tiling t;
-    return k->op && k->op->cls == KILN_CLASS_MATMUL && kiln_cuda_tiled_of(c, &m, &t) && (large || !t.large);
+    return k->op && k->op->cls == KILN_CLASS_MATMUL && kiln_cuda_tiled_of(c, &m, &t) && (large || !t.large) &&
+           (!k->group || !k->group->reduces || kiln_cuda_can_count(c));
 }
 
 /* ---- Making ---- */
@@ -59,6 +61,7 @@ static bool make(kiln_cuda_chain *chain, kiln_cuda_link *l, const kiln_cuda_call
     l->units = l->tiling.tiles;
     bool split = l->tiling.splits > 1;
     if (k->group) {
+        l->counts = k->group->reduces;
         if (!kiln_cuda_link_group(chain, l, c))
             return false;
         if (l->product.n % 4)
@@ -76,10 +79,16 @@ static bool full_cells(const kiln_cuda_link *l)
     return l->product.n % 4 == 0;
 }
 
-/* Where its addresses are: a, b and, without a group, the result. */
+/* Where the addresses of a count are: of its result, and of partial results, which there are none of here. */
+static int count_addresses(const kiln_cuda_link *l)
+{
+    return l->pointers + l->group->k.p.nloads + l->group->k.p.nstores;
+}
+
+/* Where its own addresses are: a, b and, without a group, the result. */
 static int addresses(const kiln_cuda_link *l)
 {
-    return l->pointers + (l->group ? l->group->k.p.nloads + l->group->k.p.nstores : 0);
+    return l->group ? count_addresses(l) + (l->counts ? 2 : 0) : l->pointers;
 }
 
 /* Its sizes are constants, so that its tiles know them. */
@@ -100,19 +109,35 @@ static void say_sink(kiln_cuda_author *a, const kiln_cuda_link *l, int at)
 {
     const char *type = kiln_cuda_type_name(l->dtype);
     if (l->group)
-        say(a, "group_sink<program%d>{m}", l->kernel);
+        say(a, "group_sink<program%d>{m, %s}", l->kernel, l->counts ? "&counted" : "nullptr");
     else
         say(a, "plain_sink<%s, %s>{(%s *)k.data[%d]}", type,
-            l->product.n % 4 == 0 && a->chain->pointers[at + 2].bytes % 16 == 0 ? "true" : "false", type, at + 2);
+            l->product.n % 4 == 0 && a->chain->pointers[at + 2].bytes % 16 == 0 ? "true" : "false", type,
+            kiln_cuda_at(a, at + 2));
+}
+
+/* What the group of product `l` needs before it takes elements, and what is left to do behind them. */
+static void say_group_begins(kiln_cuda_author *a, const kiln_cuda_link *l)
+{
+    if (l->group)
+        kiln_cuda_say_link_program(a, l);
+    if (l->counts)
+        say(a, "uint64_t counted = 0; ");
+}
+
+static void say_group_ends(kiln_cuda_author *a, const kiln_cuda_link *l)
+{
+    if (l->counts)
+        say(a, "add_counts(k.data[%d], counted); ", kiln_cuda_at(a, count_addresses(l)));
 }
 
 static void say_product(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cuda_seat *seat)
 {
     const kiln_cuda_tiling *t = &l->tiling;
     int at = addresses(l);
-    say(a, "const shape%d p = {k.data[%d], k.data[%d]}; ", l->kernel, at, at + 1);
-    if (l->group && t->splits == 1)
-        kiln_cuda_say_link_program(a, l);
+    say(a, "const shape%d p = {k.data[%d], k.data[%d]}; ", l->kernel, kiln_cuda_at(a, at), kiln_cuda_at(a, at + 1));
+    if (t->splits == 1)
+        say_group_begins(a, l);
     say(a, "kiln_cuda_tile<%d, %d, %d, kiln_cuda_types<%s, %s, %s>>(p, %lldL, %d, %s, scratch, ", t->rows, t->cols,
         t->slices, kiln_cuda_type_name(l->a_dtype), kiln_cuda_type_name(l->b_dtype), kiln_cuda_type_name(l->dtype),
         LL(kiln_cuda_tiling_matrices(t)), t->splits, seat->unit);
@@ -120,8 +145,10 @@ static void say_product(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln
         say_sink(a, l, at);
     else
         say(a, "plain_sink<float, %s>{(float *)k.data[%d]}", l->product.n % 4 ? "false" : "true",
-            at + (l->group ? 2 : 3));
+            kiln_cuda_at(a, at + (l->group ? 2 : 3)));
     say(a, "); ");
+    if (t->splits == 1)
+        say_group_ends(a, l);
 }
 
 /* What the product before it left in splits. */
@@ -130,15 +157,15 @@ static void say_splits(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_
     const kiln_cuda_link *p = l - 1;
     int at = addresses(p);
     int64_t count = p->product.m * p->product.n * kiln_cuda_tiling_matrices(&p->tiling);
-    if (p->group)
-        kiln_cuda_say_link_program(a, p);
+    say_group_begins(a, p);
     say(a,
         "kiln_cuda_sum_splits((const float *)k.data[%d], %lldL, %lldL, %d, (%s) * blockDim.x + threadIdx.x, %lldL * "
         "blockDim.x, ",
-        at + (p->group ? 2 : 3), LL(count), LL(p->product.n), p->tiling.splits, seat->alone ? "0" : seat->unit,
-        LL(seat->alone ? 1 : l->units));
+        kiln_cuda_at(a, at + (p->group ? 2 : 3)), LL(count), LL(p->product.n), p->tiling.splits,
+        seat->alone ? "0" : seat->unit, LL(seat->alone ? 1 : l->units));
     say_sink(a, p, at);
     say(a, "); ");
+    say_group_ends(a, p);
 }
 
 /* ---- Slabs and times ---- */
@@ -149,7 +176,7 @@ static bool cut(const kiln_cuda_chain *chain, const kiln_cuda_link *l, kiln_cuda
     (void)chain;
     const kiln_cuda_tiling *t = &l->tiling;
     *c = (kiln_cuda_cut){.rows = l->product.m, .slab = t->rows, .whole_second = true};
-    return t->across == 1 && t->tiles == t->down && t->rows % LEAST_SLAB == 0;
+    return t->across == 1 && t->tiles == t->down && t->rows % LEAST_SLAB == 0 && !l->counts;
 }
 
 static int64_t whole_time(const kiln_cuda_chain *chain, const kiln_cuda_link *l)

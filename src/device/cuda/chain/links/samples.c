@@ -37,9 +37,10 @@ static void say_samples(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln
     say(a,
         "const kiln_cuda_samples q = {k.data[%d], (const float *)k.data[%d], k.data[%d], %s, {%lldL, %d, %d, %d}, "
         "%lldL, %lldL, %lldL, %lldL, %d, %d, %d, %d, %lldL, %lldL, %lluUL}; ",
-        l->pointers, l->pointers + 1, l->pointers + 2, scalars, LL(q->order.n), q->order.low_bits, q->order.high_bits,
-        q->order.rounds, LL(q->rows), LL(q->units), LL(q->start), LL(q->distance), q->how, q->width, q->flip, q->crop,
-        LL(q->image_height), LL(q->image_width), (unsigned long long)q->blank);
+        kiln_cuda_at(a, l->pointers), kiln_cuda_at(a, l->pointers + 1), kiln_cuda_at(a, l->pointers + 2), scalars,
+        LL(q->order.n), q->order.low_bits, q->order.high_bits, q->order.rounds, LL(q->rows), LL(q->units), LL(q->start),
+        LL(q->distance), q->how, q->width, q->flip, q->crop, LL(q->image_height), LL(q->image_width),
+        (unsigned long long)q->blank);
     say(a, "kiln_cuda_take_samples<%s>(q, (kiln_cuda_samples_room *)scratch, %s, %lld, threadIdx.x, blockDim.x); ",
         q->flip || q->crop ? "true" : "false", seat->unit, LL(l->units));
 }

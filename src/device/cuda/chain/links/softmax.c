@@ -32,12 +32,13 @@ static void say_softmax(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln
     const char *type = kiln_cuda_type_name(k->in[0].dtype);
     const kiln_cuda_pointer *p = a->chain->pointers + l->pointers;
     if (e.n <= KILN_CUDA_SHORT_ROW)
-        say(a, "softmax_short_link<%s>(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", type, l->pointers,
-            l->pointers + 1, (long long)e.outer, (int)e.n, log_of, seat->seat);
+        say(a, "softmax_short_link<%s>(k.data[%d], k.data[%d], %lldL, %d, %s, %s); ", type,
+            kiln_cuda_at(a, l->pointers), kiln_cuda_at(a, l->pointers + 1), (long long)e.outer, (int)e.n, log_of,
+            seat->seat);
     else
         say(a, "softmax_link<%s, %d, %s>(k.data[%d], k.data[%d], %lldL, %s, %s); ", type, (int)e.n,
-            p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0 ? "true" : "false", l->pointers, l->pointers + 1,
-            (long long)e.outer, log_of, seat->seat);
+            p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0 ? "true" : "false", kiln_cuda_at(a, l->pointers),
+            kiln_cuda_at(a, l->pointers + 1), (long long)e.outer, log_of, seat->seat);
 }
 
 static bool cut(const kiln_cuda_chain *chain, const kiln_cuda_link *l, kiln_cuda_cut *c)

@@ -1,5 +1,5 @@
-/* Which casts of a plan chains read through, and the plan that comes of it: plans made by hand, no device. The plugin
- * keeps its symbols to itself, so the files are compiled in. Skipped where CUDA's headers are not there. */
+/* Which casts and numbers of a plan chains read through, and the plan that comes of it: plans made by hand, no device.
+ * The plugin keeps its symbols to itself, so the files are compiled in. Skipped where CUDA's headers are not there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,8 @@
 #ifdef KILN_TEST_CUDA
 #include "device/cuda/common/depend.c"
 #include "device/cuda/launch/rewrite.c"
+#include "device/cuda/launch/through.c"
+#include "device/cuda/launch/numbers.c"
 #include "device/cuda/launch/casts.c"
 
 enum { ROWS = 6, IN = 5, OUT = 8, KERNELS = 6 };
@@ -213,10 +215,126 @@ static void test_other_casts(void **state)
     }
 }
 
+/* ---- Numbers ---- */
+
+enum { COUNTED = WEIGHT, LIMIT = HALF, FOUND = X, MANY = Y }; /* the same buffers by other names */
+
+static const kiln_op sum = {.name = "sum", .cls = KILN_CLASS_REDUCE};
+
+/* A count, whether it is above a limit, and elements that are negated where it is: y = found ? y : -y. What the second
+ * kernel makes is a number; all of it is one chain. */
+typedef struct gated {
+    made x;
+    kiln_instr number[2], update[2];
+    kiln_store kept[2];
+} gated;
+
+static kiln_operand single(int32_t buffer, kiln_dtype dtype)
+{
+    return (kiln_operand){.buffer = buffer, .dtype = (uint8_t)dtype};
+}
+
+static void start_gated(gated *g)
+{
+    made *x = &g->x;
+    memset(g, 0, sizeof *g);
+    for (int b = 0; b < BUFFERS; b++)
+        x->buffers[b] = (kiln_buffer){.place = KILN_IN_ARENA, .offset = 1024 * b, .bytes = 1024};
+    x->buffers[LIMIT].place = KILN_IN_SLOT;
+    x->plan = (kiln_plan){.kernels = x->kernels, .buffers = x->buffers, .nbuffers = BUFFERS, .nslots = 1};
+    kiln_group *count = add_group(x, &sum);
+    count->count = OUT;
+    count->nloads = 1;
+    count->loads[0] = vector(OTHER, KILN_I64, OUT);
+    count->reduces = true;
+    count->reduce_to = single(COUNTED, KILN_I64);
+    kiln_group *verdict = add_group(x, NULL);
+    verdict->count = 1;
+    verdict->nloads = 2;
+    verdict->loads[0] = single(LIMIT, KILN_I64);
+    verdict->loads[1] = single(COUNTED, KILN_I64);
+    verdict->instrs = g->number; /* the first is of no use to whoever wants the second */
+    g->number[0] = (kiln_instr){.row = KILN_PW_neg, .dtype = KILN_I64, .from = KILN_I64, .src = {0, -1, -1}, .dst = 2};
+    g->number[1] = (kiln_instr){.row = KILN_PW_gt, .dtype = KILN_BOOL, .from = KILN_I64, .src = {1, 0, -1}, .dst = 3};
+    verdict->ninstrs = 2;
+    verdict->stores = g->kept;
+    verdict->nstores = 1;
+    g->kept[0] = (kiln_store){.src = 3, .to = single(FOUND, KILN_BOOL)};
+    kiln_group *update = add_group(x, NULL);
+    update->count = OUT;
+    update->nloads = 2;
+    update->loads[0] = single(FOUND, KILN_BOOL);
+    update->loads[1] = vector(MANY, KILN_F32, OUT);
+    update->instrs = g->update;
+    update->ninstrs = 2;
+    g->update[0] = (kiln_instr){.row = KILN_PW_neg, .dtype = KILN_F32, .from = KILN_F32, .src = {1, -1, -1}, .dst = 2};
+    g->update[1] = (kiln_instr){.row = KILN_PW_where, .dtype = KILN_F32, .from = KILN_F32, .src = {0, 1, 2}, .dst = 3};
+    update->nstores = 1;
+    update->stores[0] = (kiln_store){.src = 3, .to = vector(MANY, KILN_F32, OUT)};
+}
+
+/* The reader has the number's loads, of which the first takes the place of what it read, and its one instruction. */
+static void test_number(void **state)
+{
+    (void)state;
+    gated g;
+    start_gated(&g);
+    kiln_plan *p = through(&g.x);
+    assert_non_null(p);
+    assert_true(!p->kernels[1].group && !p->kernels[1].op);
+    const kiln_group *u = p->kernels[2].group;
+    assert_int_equal(u->nloads, 3);
+    assert_int_equal(u->loads[0].buffer, LIMIT);
+    assert_int_equal(u->loads[1].buffer, MANY);
+    assert_int_equal(u->loads[2].buffer, COUNTED);
+    assert_int_equal(u->loads[2].dtype, KILN_I64);
+    assert_int_equal(u->ninstrs, 3);
+    assert_int_equal(u->instrs[0].row, KILN_PW_gt);
+    assert_int_equal(u->instrs[0].src[0] * 10 + u->instrs[0].src[1], 20);
+    assert_int_equal(u->instrs[0].src[2], -1);
+    assert_int_equal(u->instrs[0].dst, 3);
+    assert_int_equal(u->instrs[1].row, KILN_PW_neg);
+    assert_int_equal(u->instrs[1].src[0] * 10 + u->instrs[1].dst, 14);
+    assert_int_equal(u->instrs[2].src[0] * 100 + u->instrs[2].src[1] * 10 + u->instrs[2].src[2], 314);
+    assert_int_equal(u->instrs[2].dst, 5);
+    assert_int_equal(u->stores[0].src, 5);
+    assert_int_equal(g.x.kernels[2].group->nloads, 2); /* the plan that was given is as it was */
+    kiln_cuda_plan_free(p);
+}
+
+/* Its kernel stays where something else needs it, and is what is read where its operands are not what they were, or are
+ * no counts of the same chain. */
+static void test_numbers_that_stay(void **state)
+{
+    (void)state;
+    gated g;
+    start_gated(&g);
+    g.kept[1] = (kiln_store){.src = 2, .to = single(OTHER, KILN_I64)};
+    g.x.kernels[1].group->nstores = 2;
+    g.x.buffers[OTHER].place = KILN_IN_OUTPUT;
+    kiln_plan *p = through(&g.x);
+    assert_non_null(p);
+    assert_non_null(p->kernels[1].group);
+    assert_int_equal(p->kernels[2].group->nloads, 3);
+    kiln_cuda_plan_free(p);
+    for (int which = 0; which < 5; which++) {
+        start_gated(&g);
+        switch (which) {
+        case 0: g.x.kernels[2].group->stores[0].to.buffer = LIMIT; break;       /* the reader writes over it */
+        case 1: g.x.buffers[FOUND].offset = g.x.buffers[COUNTED].offset; break; /* its maker does */
+        case 2: g.x.kernels[0].group->reduce_to.buffer = OTHER; break;
+        case 3: g.x.part.first = 1; break;
+        default: g.number[1].dtype = g.kept[0].to.dtype = KILN_F16; break; /* rounded where it is stored */
+        }
+        assert_null(through(&g.x));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_product), cmocka_unit_test(test_written_in_between),
-                                       cmocka_unit_test(test_other_readers), cmocka_unit_test(test_other_casts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_product),       cmocka_unit_test(test_written_in_between),
+                                       cmocka_unit_test(test_other_readers), cmocka_unit_test(test_other_casts),
+                                       cmocka_unit_test(test_number),        cmocka_unit_test(test_numbers_that_stay)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 #else
