@@ -1,5 +1,5 @@
-/* How many waves the chains of whole training steps have, without a GPU: plans are lowered by the plugin's own files on a
- * device that runs nothing (fake/lowering.c), and nothing is compiled. */
+/* How many waves the chains of whole training steps have, without a GPU: plans are lowered by the plugin's own files on
+ * a device that runs nothing (fake/lowering.c), and nothing is compiled. */
 #include <stdlib.h>
 #include "support/core.h"
 #include "support/fake.h"
@@ -24,8 +24,7 @@ static kiln_module *build(const net *n)
     char name[16];
     for (int i = 0; i < 3 && n->hidden[i]; in = n->hidden[i++]) {
         snprintf(name, sizeof name, "l%d", i);
-        assert_non_null(
-            kiln_module_add(m, name, kiln_nn_sequential(kiln_nn_linear(in, n->hidden[i]), kiln_nn_relu())));
+        assert_non_null(kiln_module_add(m, name, kiln_nn_sequential(kiln_nn_linear(in, n->hidden[i]), kiln_nn_relu())));
     }
     assert_non_null(kiln_module_add(m, "out", kiln_nn_linear(in, CLASSES)));
     return m;
@@ -63,7 +62,7 @@ static int waves_of(const net *n, kiln_dtype amp, bool scaled)
 static void test_scaled(void **state)
 {
     (void)state;
-    static const net nets[] = {{{256, 128}, 32},  {{256, 128}, 37}, {{256, 128}, 128}, {{256, 128}, 1024},
+    static const net nets[] = {{{256, 128}, 32},    {{256, 128}, 37}, {{256, 128}, 128}, {{256, 128}, 1024},
                                {{300, 77, 50}, 37}, {{64}, 16},       {{512, 512}, 256}, {{0}, 64}};
     static const kiln_dtype dtypes[] = {KILN_F32, KILN_F16};
     kiln_plan_cache_set_capacity(0); /* every step is lowered, also one that was before */

@@ -88,6 +88,37 @@ static void test_floats(void **state)
     }
 }
 
+/* Images of which a few have so many elements, all alike: so are their results, and the weight's gradient is that of
+ * one as many times. */
+static void test_convolutions(void **state)
+{
+    (void)state;
+    kiln_device_info info = {0};
+    kiln_device_describe(kiln_default_device(), &info);
+    if (core_on("cpu") || core_on("sim") || info.memory_free < UINT64_C(64) << 30)
+        skip_because("takes more memory than many a machine has");
+    enum { IMAGES = 5, CHANNELS = 8, SIDE = 8192 };
+    assert_true((int64_t)IMAGES * CHANNELS * SIDE * SIDE > N);
+    kiln_scope {
+        kiln_tensor *w =
+            kiln_requires_grad(kiln_cast(core_data(1, KILN_SHAPE(CHANNELS, CHANNELS, 3, 3)), KILN_BF16), true);
+        kiln_tensor *one = kiln_cast(kiln_randint(-1, 2, KILN_SHAPE(1, CHANNELS, SIDE, SIDE), KILN_I32), KILN_BF16);
+        kiln_tensor *x = kiln_contiguous(kiln_expand(one, KILN_SHAPE(IMAGES, CHANNELS, SIDE, SIDE)));
+        kiln_tensor *y = kiln_conv2d(x, w, NULL, .padding = {1, 1});
+        kiln_tensor *first = kiln_slice(y, 0, 0, 1, 1), *last = kiln_slice(y, 0, IMAGES - 1, IMAGES, 1);
+        assert_true(kiln_item(kiln_sum_all(kiln_ne(first, last))) == 0);
+        assert_true(kiln_item(kiln_amax(kiln_abs(last), 0, NULL, false)) > 1);
+        kiln_tensor *gy = kiln_mul_scalar(kiln_ones_like(y), 0x1p-12), *all = NULL, *single = NULL;
+        assert_true(kiln_grad(y, gy, &w, 1, &all));
+        kiln_tensor *z = kiln_conv2d(one, w, NULL, .padding = {1, 1});
+        assert_true(kiln_grad(z, kiln_slice(gy, 0, 0, 1, 1), &w, 1, &single));
+        kiln_tensor *off = kiln_sub(kiln_cast(all, KILN_F32), kiln_mul_scalar(kiln_cast(single, KILN_F32), IMAGES));
+        double most = kiln_item(kiln_amax(kiln_abs(off), 0, NULL, false));
+        double size = kiln_item(kiln_amax(kiln_abs(kiln_cast(all, KILN_F32)), 0, NULL, false));
+        assert_true(most <= size / 64); /* a few roundings to bf16 */
+    }
+}
+
 int main(void)
 {
     const char *wanted = getenv("KILN_TEST_LARGE");
@@ -96,7 +127,8 @@ int main(void)
         return TEST_SKIPPED;
     }
     setenv("KILN_SIM_MEMORY", "68719476736", 0);
-    const struct CMUnitTest tests[] = {core_test(test_reductions), core_test(test_indices), core_test(test_pointwise),
-                                       core_test(test_moves), core_test(test_floats)};
+    const struct CMUnitTest tests[] = {core_test(test_reductions), core_test(test_indices),
+                                       core_test(test_pointwise),  core_test(test_moves),
+                                       core_test(test_floats),     core_test(test_convolutions)};
     return CORE_MAIN(tests);
 }

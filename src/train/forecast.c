@@ -139,11 +139,10 @@ static bool look_at_validation(kiln_training *t, int64_t batch, uint64_t held, k
 /* ---- The device ---- */
 
 /* What a GPU takes for itself may grow when steps run: graphs, kernels that were compiled meanwhile. A share of what is
- * left is kept for that. It is at least what can be lost to rounding: the arena is mapped by 8 MiB, small and large
- * blocks by 2 each, and the last piece of each may be used in part. */
+ * left is kept for that, and at least the piece that the arena is mapped by, of which the last may be used in part. */
 static int64_t growing(int64_t left)
 {
-    enum { PIECES = (8 + 2 + 2) << 20 };
+    enum { PIECES = 8 << 20 };
     int64_t reserve = left / 64 > PIECES ? left / 64 : PIECES;
     return reserve < left ? reserve : left;
 }

@@ -1,8 +1,8 @@
-/* Counting: sums of integers over all elements of a group, which many blocks make a part of. Each block adds its part to
- * a word that all share. Integers may be added in any order, so bits do not depend on it, and nobody has to wait until
- * all parts are there to add them up. The word has to be 0 when the run begins. Runs of a chain that is the whole plan
- * have two lots of words in turn, in memory of the chain's own: each run sets those of the next one to 0, while nobody
- * uses them. Other chains are parts of a graph, which sets the words to 0 before it launches them. */
+/* Counting: sums of integers over all elements of a group, which many blocks make a part of. Each block adds its part
+ * to a word that all share. Integers may be added in any order, so bits do not depend on it, and nobody has to wait
+ * until all parts are there to add them up. The word has to be 0 when the run begins. Runs of a chain that is the whole
+ * plan have two lots of words in turn, in memory of the chain's own: each run sets those of the next one to 0, while
+ * nobody uses them. Other chains are parts of a graph, which sets the words to 0 before it launches them. */
 #include "device/cuda/chain/link.h"
 
 enum { ALIGNMENT = 256 };

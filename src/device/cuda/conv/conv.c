@@ -1,5 +1,6 @@
 /* Convolution and its two adjoints: gradients of few weights by a kernel of our own, the rest by cuDNN where it takes
- * the shape, by the plain kernels where it does not. */
+ * the shape, by the plain kernels where it does not. cuDNN knows no tensor of 2^31 elements: of larger ones it gets
+ * some images at a time. */
 #include "device/cuda/conv/cudnn.h"
 #include "device/cuda/common/library.h"
 
@@ -34,17 +35,68 @@ static bool sums_nothing(const kiln_cuda_call *c)
     return !kiln_cuda_count_of(&c->in[0]) || !kiln_cuda_count_of(&c->in[1]) || !kiln_cuda_count_of(&c->out[0]);
 }
 
+/* ---- Some images at a time ---- */
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* How many: pieces of about the same size. */
+static int64_t at_once(const kiln_cuda_conv *s)
+{
+    int64_t x = s->channels * s->size[0] * s->size[1], y = s->outputs * s->out[0] * s->out[1];
+    int64_t most = INT32_MAX / (x > y ? x : y);
+    return most < 1 ? 1 : ceil_div(s->batch, ceil_div(s->batch, most));
+}
+
+static kiln_cuda_conv piece_of(const kiln_cuda_conv *s, int64_t first)
+{
+    kiln_cuda_conv piece = *s;
+    int64_t n = at_once(s);
+    piece.batch = s->batch - first < n ? s->batch - first : n;
+    return piece;
+}
+
+/* Where image number `first` is; w is that of all. */
+static kiln_cuda_conv_data data_from(const kiln_cuda_conv *s, const kiln_cuda_conv_data *data, int64_t first)
+{
+    size_t element = kiln_dtype_size((kiln_dtype)s->dtype);
+    size_t x = (size_t)(first * s->channels * s->size[0] * s->size[1]);
+    size_t y = (size_t)(first * s->outputs * s->out[0] * s->out[1]);
+    return (kiln_cuda_conv_data){(char *)data->x + x * element, data->w, (char *)data->y + y * element};
+}
+
 static size_t workspace(const kiln_cuda_call *c, kiln_cuda_conv_kind kind)
 {
     kiln_cuda_conv s = shape_of(c, kind);
-    bool takes;
     size_t bytes = sums_nothing(c) ? 0 : kiln_cuda_few_weights_bytes(&s);
-    if (bytes || !kiln_cuda_libraries_wanted())
+    if (bytes || sums_nothing(c) || !kiln_cuda_libraries_wanted() || !kiln_cuda_enter(c->device))
         return bytes;
-    if (sums_nothing(c) || !kiln_cuda_enter(c->device) ||
-        !kiln_cuda_dnn_bytes(c->device, c->name, &s, &takes, &bytes) || !bytes)
-        return 0; /* what is wrong is said when it is launched */
-    return bytes + ALIGNMENT;
+    for (int64_t first = 0; first < s.batch; first += at_once(&s)) {
+        kiln_cuda_conv piece = piece_of(&s, first);
+        bool takes;
+        size_t own;
+        if (!kiln_cuda_dnn_bytes(c->device, c->name, &piece, &takes, &own))
+            return 0; /* what is wrong is said when it is launched */
+        bytes = own > bytes ? own : bytes;
+    }
+    return bytes ? bytes + ALIGNMENT : 0;
+}
+
+/* Puts all pieces on the stream; *taken: cuDNN took them all. A weight's gradient is the sum of theirs. */
+static bool run_pieces(const kiln_cuda_call *c, const kiln_cuda_conv *s, const kiln_cuda_conv_data *data, void *room,
+                       size_t bytes, bool *taken)
+{
+    *taken = true;
+    for (int64_t first = 0; *taken && first < s->batch; first += at_once(s)) {
+        kiln_cuda_conv piece = piece_of(s, first);
+        kiln_cuda_conv_data at = data_from(s, data, first);
+        bool adds = s->kind == KILN_CUDA_CONV_WEIGHT_GRAD && first > 0;
+        if (!kiln_cuda_dnn_run(c->device, c->name, &piece, &at, adds, room, bytes, taken))
+            return false;
+    }
+    return true;
 }
 
 static size_t scratch_bytes(const kiln_cuda_call *c)
@@ -75,7 +127,7 @@ static bool launch(const kiln_cuda_call *c, kiln_cuda_conv_kind kind)
     }
     if (!c->stop && kiln_cuda_libraries_wanted()) {
         uintptr_t room = ((uintptr_t)c->workspace + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        if (!kiln_cuda_dnn_run(c->device, c->name, &s, &data, (void *)room, scratch_bytes(c), &taken))
+        if (!run_pieces(c, &s, &data, (void *)room, scratch_bytes(c), &taken))
             return false;
     }
     if (!taken)

@@ -370,12 +370,12 @@ bool kiln_cuda_dnn_bytes(kiln_cuda_device *d, const char *operation, const kiln_
 /* ---- Running ---- */
 
 static cudnnStatus_t convolve(const struct kiln_cuda_dnn *n, const choice *c, const kiln_cuda_conv_data *data,
-                              void *workspace)
+                              bool adds, void *workspace)
 {
-    const float one = 1, zero = 0;
-    const double one_f64 = 1, zero_f64 = 0;
+    const float one = 1, kept = adds;
+    const double one_f64 = 1, kept_f64 = adds;
     bool f64 = c->shape.dtype == KILN_F64;
-    const void *alpha = f64 ? (const void *)&one_f64 : &one, *beta = f64 ? (const void *)&zero_f64 : &zero;
+    const void *alpha = f64 ? (const void *)&one_f64 : &one, *beta = f64 ? (const void *)&kept_f64 : &kept;
     switch (c->shape.kind) {
     case KILN_CUDA_CONV_FORWARD:
         return n->forward(n->handle, alpha, n->x, data->x, n->w, data->w, n->window,
@@ -390,7 +390,7 @@ static cudnnStatus_t convolve(const struct kiln_cuda_dnn *n, const choice *c, co
 }
 
 bool kiln_cuda_dnn_run(kiln_cuda_device *d, const char *operation, const kiln_cuda_conv *s,
-                       const kiln_cuda_conv_data *data, void *workspace, size_t bytes, bool *taken)
+                       const kiln_cuda_conv_data *data, bool adds, void *workspace, size_t bytes, bool *taken)
 {
     struct kiln_cuda_dnn *n = dnn_of(d, operation);
     if (!n)
@@ -402,7 +402,7 @@ bool kiln_cuda_dnn_run(kiln_cuda_device *d, const char *operation, const kiln_cu
     if (ok && c.takes && c.bytes <= bytes) {
         int mode = kiln_cuda_relax();
         status = describe(n, s, c.math);
-        status = status ? status : convolve(n, &c, data, c.bytes ? workspace : NULL);
+        status = status ? status : convolve(n, &c, data, adds, c.bytes ? workspace : NULL);
         kiln_cuda_unrelax(mode);
     }
     pthread_mutex_unlock(&n->lock);
@@ -429,9 +429,9 @@ bool kiln_cuda_dnn_bytes(kiln_cuda_device *d, const char *operation, const kiln_
 }
 
 bool kiln_cuda_dnn_run(kiln_cuda_device *d, const char *operation, const kiln_cuda_conv *s,
-                       const kiln_cuda_conv_data *data, void *workspace, size_t bytes, bool *taken)
+                       const kiln_cuda_conv_data *data, bool adds, void *workspace, size_t bytes, bool *taken)
 {
-    (void)d, (void)s, (void)data, (void)workspace, (void)bytes, (void)taken;
+    (void)d, (void)s, (void)data, (void)adds, (void)workspace, (void)bytes, (void)taken;
     return missing(operation);
 }
 

@@ -10,10 +10,10 @@
 bool kiln_cuda_dnn_bytes(kiln_cuda_device *d, const char *operation, const kiln_cuda_conv *s, bool *takes,
                          size_t *bytes);
 
-/* Puts the convolution on the device's stream, unless cuDNN turns out not to take it: *taken says so. `bytes` is what
- * the workspace has. */
+/* Puts the convolution on the device's stream, unless cuDNN turns out not to take it: *taken says so. `adds`: to what
+ * the result holds. `bytes` is what the workspace has. */
 bool kiln_cuda_dnn_run(kiln_cuda_device *d, const char *operation, const kiln_cuda_conv *s,
-                       const kiln_cuda_conv_data *data, void *workspace, size_t bytes, bool *taken);
+                       const kiln_cuda_conv_data *data, bool adds, void *workspace, size_t bytes, bool *taken);
 
 /* For closing a device. */
 void kiln_cuda_dnn_close(kiln_cuda_device *d);

@@ -1,6 +1,6 @@
 /* Numbers that are read through: a kernel that makes single elements out of counts, and those who read them. Whether a
- * step is left out follows from how many values of each gradient are not finite; all updates wait for that. Each of them
- * can as well look at the counts itself. */
+ * step is left out follows from how many values of each gradient are not finite; all updates wait for that. Each of
+ * them can as well look at the counts itself. */
 #include <string.h>
 #include "core/alloc.h"
 #include "device/cuda/launch/rewrite.h"
