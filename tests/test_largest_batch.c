@@ -172,6 +172,20 @@ static void test_named_batch(void **state)
         }
 }
 
+/* Weights that do not fit while they are drawn: there is no batch that could be smaller. */
+static void test_weights(void **state)
+{
+    (void)state;
+    kiln_memory_stats stats;
+    assert_true(kiln_memory_trim(KILN_CPU) && kiln_memory_get_stats(KILN_CPU, &stats));
+    assert_true(kiln_memory_set_limit(KILN_CPU, stats.in_use + (1 << 20)));
+    assert_null(build("mlp", 0));
+    assert_int_equal(kiln_last_error()->code, KILN_E_MEMORY);
+    assert_null(strstr(kiln_last_error()->hint, "batch"));
+    kiln_error_clear();
+    assert_true(kiln_memory_set_limit(KILN_CPU, 0));
+}
+
 /* ---- When memory of the host runs out, too ---- */
 
 static void read_weights(const loop *l, float *to)
@@ -227,6 +241,7 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     setenv("KILN_RECOMPUTE", "0", 1); /* otherwise more than what fits fits, more slowly */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_named_batch), cmocka_unit_test(test_failing_allocations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_named_batch), cmocka_unit_test(test_weights),
+                                       cmocka_unit_test(test_failing_allocations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,6 +88,18 @@ static bool take_room(size_t bytes, kiln_block *block, char **room)
     return true;
 }
 
+/* Always false: where memory was what was missing, what the loader takes of it is a way to mend that. */
+static bool say_room(const kiln_loader *l)
+{
+    const kiln_ring *r = &l->ring;
+    if (kiln_last_error()->code != KILN_E_MEMORY)
+        return false;
+    double mib = (double)(r->data->x_bytes + r->data->y_bytes) * (double)r->batch / (1 << 20);
+    return kiln_hint("the loader keeps %lld batches of %.2f MiB ready beside the one in use: a smaller batch, fewer "
+                     "workers or less prefetch need less",
+                     (long long)r->nslots, mib);
+}
+
 static void give_room(const kiln_block *block, const char *room)
 {
     if (room)
@@ -139,6 +151,7 @@ kiln_loader *kiln_loader_new_(kiln_dataset *d, const kiln_loader_options *given)
     l->resident = resident_of(d, &o, &l->first);
     if (l->resident || make_slots(l))
         return l;
+    say_room(l);
     kiln_loader_free(l);
     return NULL;
 }
@@ -239,7 +252,7 @@ static bool take_prepared(kiln_loader *l, int64_t size)
     if (l->jumped)
         kiln_ring_restart(&l->ring, l->epoch, l->index);
     kiln_slot *slot = kiln_ring_take(&l->ring, l->index);
-    l->jumped = !slot || !hand_out(l, slot, size);
+    l->jumped = !slot || (!hand_out(l, slot, size) && !say_room(l));
     if (!l->jumped)
         kiln_ring_give(&l->ring, slot);
     return !l->jumped;
@@ -251,7 +264,7 @@ static bool take_fed(kiln_loader *l)
     release_batch(l);
     if (l->jumped)
         kiln_feed_restart(&l->feed, l->epoch, l->index);
-    l->jumped = !kiln_feed_take(&l->feed, l->index, &l->x, &l->y);
+    l->jumped = !kiln_feed_take(&l->feed, l->index, &l->x, &l->y) && !say_room(l);
     return !l->jumped;
 }
 

@@ -202,18 +202,29 @@ static void now_in_use(pool *p, size_t bytes)
         p->most = p->stats.in_use;
 }
 
+/* "12.25 MiB", or bytes where that would be next to none; one of the thread's texts. */
+static const char *size_text(uint64_t bytes)
+{
+    char *text = kiln_text();
+    if (bytes < 10486)
+        snprintf(text, KILN_TEXT, "%llu bytes", (unsigned long long)bytes);
+    else
+        snprintf(text, KILN_TEXT, "%.2f MiB", (double)bytes / (1 << 20));
+    return text;
+}
+
 /* Always false. `beside` is what the device takes for itself. */
 static bool refuse(kiln_device device, size_t size, const kiln_memory_stats *s, bool limited, uint64_t beside)
 {
     char itself[64] = "";
+    const char *name = kiln_device_name(device);
     if (beside)
-        snprintf(itself, sizeof itself, ", and %llu by the device itself", (unsigned long long)beside);
+        snprintf(itself, sizeof itself, ", and %s by the device itself", size_text(beside));
     if (limited)
-        return kiln_fail(KILN_E_MEMORY, "memory",
-                         "%zu bytes more on %s would pass its limit of %llu: %llu are in use%s", size,
-                         kiln_device_name(device), (unsigned long long)s->limit, (unsigned long long)s->in_use, itself);
-    return kiln_fail(KILN_E_MEMORY, "memory", "%s could not give %zu bytes more; %llu are in use%s",
-                     kiln_device_name(device), size, (unsigned long long)s->in_use, itself);
+        return kiln_fail(KILN_E_MEMORY, "memory", "%s more on %s would pass its limit of %s: %s are in use%s",
+                         size_text(size), name, size_text(s->limit), size_text(s->in_use), itself);
+    return kiln_fail(KILN_E_MEMORY, "memory", "%s could not give %s more; %s are in use%s", name, size_text(size),
+                     size_text(s->in_use), itself);
 }
 
 static bool take(pool *p, size_t size, kiln_block *block, bool *limited)

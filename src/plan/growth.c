@@ -91,6 +91,8 @@ static int64_t elected(const kiln_trace *tr)
 int64_t kiln_growth_batch(const kiln_trace *tr)
 {
     int64_t rows = 0; /* of recurrent layers, which know which dim it is */
+    if (!tr->nimports)
+        return 0; /* a step that reads nothing has no batch: it draws weights */
     for (int64_t i = tr->first_node; i < tr->nnodes; i++) {
         const kiln_node *n = &tr->nodes[i];
         if (n->op == &kiln_op_take_samples)

@@ -19,6 +19,7 @@ typedef struct refusal {
     const kiln_plan *p;
     int64_t need, left;
     int64_t in_use[KILN_ROLES];  /* what the step reads and writes of what is there */
+    int64_t unused;              /* what is there beside that */
     int64_t at_peak[KILN_ROLES]; /* what it adds, when it adds most */
     int32_t peak;                /* the kernel that runs then; -1: not known */
 } refusal;
@@ -60,8 +61,13 @@ static int32_t find_peak(const kiln_plan *p)
 
 static void add_up(refusal *r)
 {
-    for (int64_t i = 0; i < r->tr->nslots; i++)
+    kiln_memory_stats stats;
+    if (kiln_memory_get_stats(r->p->device, &stats))
+        r->unused = (int64_t)stats.in_use;
+    for (int64_t i = 0; i < r->tr->nslots; i++) {
         r->in_use[r->tr->slots[i]->role] += (int64_t)r->tr->slots[i]->bytes;
+        r->unused -= (int64_t)r->tr->slots[i]->bytes;
+    }
     for (int64_t i = 0; i < r->p->nbuffers; i++)
         if (lives(r, &r->p->buffers[i]))
             r->at_peak[r->p->buffers[i].role] += r->p->buffers[i].bytes;
@@ -213,12 +219,12 @@ typedef struct share {
     int64_t bytes;
 } share;
 
-/* ". In use: parameters 1.20, optimizer 2.40 MiB", without those that have none. */
+/* ". In use: parameters 1.20, optimizer 2.40 MiB", without those that have next to none. */
 static void say_shares(text *t, const char *beginning, const share *all, int n)
 {
     bool any = false;
     for (int i = 0; i < n; i++)
-        if (all[i].bytes > 0) {
+        if (mib(all[i].bytes) >= 0.005) {
             say(t, "%s%s %.2f", any ? ", " : beginning, all[i].name, mib(all[i].bytes));
             any = true;
         }
@@ -232,11 +238,12 @@ static void say_roles(text *t, const refusal *r)
     const share there[] = {{"parameters", use[KILN_ROLE_PARAMETER]},
                            {"optimizer", use[KILN_ROLE_OPTIMIZER]},
                            {"gradients", use[KILN_ROLE_GRADIENT]},
-                           {"data", use[KILN_ROLE_DATA] + use[KILN_ROLE_DATASET]}};
+                           {"data", use[KILN_ROLE_DATA] + use[KILN_ROLE_DATASET]},
+                           {"what the step does not use", r->unused}};
     const share more[] = {{"activations", add[KILN_ROLE_ACTIVATION] + add[KILN_ROLE_DATA]},
                           {"gradients", add[KILN_ROLE_GRADIENT]},
                           {"workspace", add[KILN_ROLE_WORKSPACE]}};
-    say_shares(t, ". In use: ", there, 4);
+    say_shares(t, ". In use: ", there, 5);
     say_shares(t, ". The step adds at its peak: ", more, 3);
 }
 
@@ -273,7 +280,8 @@ static bool refuse(const kiln_trace *tr, const kiln_plan *p, int64_t need, int64
                   "tensors, or raise the limit",
                   (long long)batch);
     else
-        kiln_hint("nothing was changed. Use a smaller batch or model, release tensors, or raise the limit");
+        kiln_hint("nothing was changed. Use a smaller %smodel, release tensors, or raise the limit",
+                  batch ? "batch or " : "");
     return false;
 }
 

@@ -501,7 +501,8 @@ static kiln_history fit(kiln_module *model, kiln_dataset *train, const kiln_fit_
     bool done = false;
     kiln_on_device (t.device)
         kiln_autocast (t.o.autocast ? t.o.autocast : kiln_autocast_dtype())
-            done = kiln_ok() && kiln_training_prepare(&t, train) && run(&t);
+            if (!(done = kiln_ok() && kiln_training_prepare(&t, train) && run(&t)))
+                kiln_training_name_batch(&t, train);
     if (!done || !kiln_ok())
         t.history.stop = KILN_STOP_ERROR;
     kiln_progress_close(&t.progress);

@@ -1,6 +1,7 @@
 /* What a step of kiln_fit will take of memory, and the largest batch that fits: fit's own step is recorded with a batch
  * that has only a shape, planned, and forgotten. Nothing runs, and nothing that counts is changed: the random state is
  * put back, and the optimizer finds that the steps did not take place. */
+#include <string.h>
 #include "core/fail.h"
 #include "core/largest.h"
 #include "core/sized.h"
@@ -277,6 +278,25 @@ bool kiln_training_find_batch(kiln_training *t, kiln_dataset *train)
     kiln_fail(KILN_E_MEMORY, "fit", "not even a batch of 1 fits into %.2f MiB of %s, of which %.2f MiB are in use",
               (double)f.room / (1 << 20), kiln_device_name(t->device), (double)f.in_use / (1 << 20));
     return kiln_hint("use a smaller model, or raise the limit");
+}
+
+/* Refused steps name a batch themselves (plan/refuse.c); a block that could not be had knows of none. */
+void kiln_training_name_batch(kiln_training *t, kiln_dataset *train)
+{
+    const kiln_error met = *kiln_last_error();
+    kiln_forecast f;
+    if (met.code != KILN_E_MEMORY || strcmp(met.operation, "memory") != 0 || !t->optim)
+        return;
+    kiln_error_clear();
+    kiln_loader_free(t->loader);
+    t->loader = NULL;
+    kiln_zero_grad(t->optim);
+    bool found = kiln_training_forecast(t, train, KILN_BATCH_AUTO, &f) && f.batch && f.batch < t->o.batch;
+    kiln_error_clear();
+    kiln_fail_again(&met);
+    if (found)
+        kiln_hint("a batch of %lld instead of %lld would fit, with those that the loader keeps ready",
+                  (long long)f.batch, (long long)t->o.batch);
 }
 
 /* ---- Public ---- */

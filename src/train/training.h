@@ -88,6 +88,9 @@ bool kiln_training_write(kiln_training *t, const kiln_batch *b, bool last);
 bool kiln_training_forecast(kiln_training *t, kiln_dataset *train, int64_t batch, kiln_forecast *f);
 /* Sets the batch of an auto_batch training; false with an error, also where not even a batch of 1 fits. */
 bool kiln_training_find_batch(kiln_training *t, kiln_dataset *train);
+/* After an error of a run that is over: where memory did not suffice for what is beside the step, for batches that are
+ * prepared for instance, the error gets the batch that would fit. Ends the loader. */
+void kiln_training_name_batch(kiln_training *t, kiln_dataset *train);
 /* The size of batches, and of what is gone through at once. */
 void kiln_training_set_batch(kiln_training *t, int64_t batch);
 
