@@ -209,25 +209,42 @@ static void note_assigned(kiln_trace *tr, kiln_storage *s, int32_t value, int32_
     *newest = value;
 }
 
-bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *to)
+/* Which operand is assigned to. */
+static int operand_of(const kiln_call *c, const kiln_tensor *to)
 {
-    kiln_storage *bind[KILN_MAX_OUTPUTS];
-    bool ok = kiln_map_reserve(&tr->written, c->nout) && kiln_trace_reserve_own(tr, c->nout);
-    int claimed = 0;
-    for (; ok && claimed < c->nout; claimed++) {
-        bind[claimed] = to[claimed]->storage;
-        if (!(ok = claim(kiln_thread_state(), to[claimed])))
-            break;
-    }
-    if (!ok || !kiln_trace_record(tr, c, to[0]->device, bind, NULL)) {
-        while (claimed-- > 0)
-            unclaim(kiln_thread_state(), bind[claimed]);
+    int i = 0;
+    while (i < c->nin && c->in[i] != to)
+        i++;
+    return i;
+}
+
+static void unclaim_all(kiln_storage *const *bind, int n)
+{
+    while (n-- > 0)
+        unclaim(kiln_thread_state(), bind[n]);
+}
+
+/* The storages to assign to, claimed, and room to note it; false with an error. */
+static bool claim_all(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *to, kiln_storage **bind)
+{
+    if (!kiln_map_reserve(&tr->written, c->nout) || !kiln_trace_reserve_own(tr, c->nout))
         return false;
+    for (int j = 0; j < c->nout; j++) {
+        bind[j] = to[j]->storage;
+        if (!claim(kiln_thread_state(), to[j])) {
+            unclaim_all(bind, j);
+            return false;
+        }
     }
+    return true;
+}
+
+/* The last node's results are what `to` hold from now on. */
+static bool note_all(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *to, kiln_storage *const *bind)
+{
     const kiln_node *n = &tr->nodes[tr->nnodes - 1];
     bool grad = n->requires_grad, enabled = kiln_thread_state()->grad_enabled;
     int32_t first = n->out;
-    /* Only now: the operands may be older windows of the same storages. */
     for (int j = 0; j < c->nout; j++)
         note_assigned(tr, bind[j], first + j, made_value(tr, to[j]), enabled);
     /* Other windows are found when they are used; one that a gradient flows through must know before anything runs. */
@@ -235,6 +252,39 @@ bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *t
         if (!(to[j]->leaf && !grad) && kiln_trace_value(tr, to[j]) < 0)
             return false;
     return !tr->eager || kiln_flush(tr, false);
+}
+
+bool kiln_trace_assign_again(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *to, bool *done)
+{
+    kiln_storage *bind[KILN_MAX_OUTPUTS];
+    *done = false;
+    if (!kiln_trail_begin_call(tr, c->op, c->in, c->nin, &c->attrs, c->nout))
+        return false;
+    for (int j = 0; j < c->nout; j++)
+        kiln_trail_put(&tr->trail, operand_of(c, to[j]));
+    if (!kiln_trail_has(tr))
+        return true;
+    if (!claim_all(tr, c, to, bind))
+        return false;
+    bool ok = kiln_trail_append(tr, c->in, bind, NULL, done);
+    if (!*done)
+        unclaim_all(bind, c->nout);
+    if (!*done || !ok)
+        return ok;
+    kiln_trail_set_numbers(tr, &c->attrs);
+    return note_all(tr, c, to, bind);
+}
+
+bool kiln_trace_assign(kiln_trace *tr, const kiln_call *c, kiln_tensor *const *to)
+{
+    kiln_storage *bind[KILN_MAX_OUTPUTS];
+    if (!claim_all(tr, c, to, bind))
+        return false;
+    if (!kiln_trace_record(tr, c, to[0]->device, bind, NULL)) {
+        unclaim_all(bind, c->nout);
+        return false;
+    }
+    return note_all(tr, c, to, bind); /* only now: the operands may be older windows of the same storages */
 }
 
 static bool assign_checked(kiln_trace *tr, kiln_tensor *destination, kiln_tensor *source)

@@ -6,7 +6,7 @@
 #include "ops/helpers.h"
 #include "tensor/scope.h"
 #include "trace/autocast.h"
-#include "trace/memo.h"
+#include "trace/trace.h"
 
 /* ---- Scopes and flags ---- */
 
@@ -116,7 +116,7 @@ typedef struct walk {
     bool accumulate; /* kiln_backward: into the leaves' .grad. Else kiln_grad, which stops at wanted values */
     bool retain;     /* what was gone through can be gone through again */
     bool hooked;     /* some value has a hook: others may hold on to what the walk makes */
-    kiln_memo *memo; /* is told what arrives where; NULL: this walk cannot be written again */
+    bool phrase;     /* the next step may have it again: notes what arrives where (trail.h) */
 } walk;
 
 /* ---- Values in the order they are walked past ----
@@ -296,10 +296,10 @@ static bool leaf_arrived(walk *w, int32_t value)
     kiln_tensor *g = w->grads[value], *before = kiln_tensor_grad(t);
     if (before) {
         g = kiln_add(before, g);
-        w->memo = NULL;
+        w->tr->trail.once = true;
     } else if (!is_own(w, g)) /* a copy, so that no two gradients share memory */
         g = kiln_clone(g);
-    return g && (!w->memo || kiln_memo_arrived(w->memo, value, g->value)) && hand_grad(w->tr, t, before, g);
+    return g && (!w->phrase || kiln_trail_arrived(&w->tr->trail, value, g->value)) && hand_grad(w->tr, t, before, g);
 }
 
 static bool walk_back(walk *w)
@@ -336,17 +336,54 @@ static bool has_hooks(const kiln_trace *tr)
     return false;
 }
 
-/* The walk is the last one once more. */
-static bool walk_again(kiln_trace *tr)
+/* ---- The last walk once more (trail.h) ---- */
+
+/* No leaf has a gradient that another is to be added to. */
+static bool leaves_are_free(const kiln_trace *tr)
 {
-    const kiln_memo *s = tr->memo;
-    if (!kiln_memo_append(tr))
-        return false;
-    for (int64_t i = 0; i < s->narrivals; i++) {
-        kiln_tensor *t = tr->values[s->arrivals[i].leaf].leaf, *g = kiln_trace_handle(tr, s->arrivals[i].grad);
+    int64_t n;
+    const kiln_arrival *a = kiln_trail_arrivals(&tr->trail, &n);
+    for (int64_t i = 0; i < n; i++)
+        if (kiln_tensor_grad(tr->values[a[i].leaf].leaf))
+            return false;
+    return true;
+}
+
+static bool hand_again(kiln_trace *tr, const kiln_arrival *a, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        kiln_tensor *t = tr->values[a[i].leaf].leaf, *g = kiln_trace_handle(tr, a[i].grad);
         if (!g || !kiln_tensor_extras(t) || !hand_grad(tr, t, NULL, g))
             return false;
     }
+    return true;
+}
+
+/* Begins a phrase, if the walk can be one; *done: the last step has it, and it was appended. False with an error. */
+static bool walk_again(walk *w, int32_t value, bool *done)
+{
+    kiln_trace *tr = w->tr;
+    enum { KEY = 4 };
+    static const char walking; /* no operation has its address */
+    *done = false;
+    if (w->hooked || tr->walks > 1 || !kiln_trail_can_begin(tr))
+        return true;
+    if (!kiln_trail_begin(tr, KEY))
+        return false;
+    kiln_trail_put(&tr->trail, (int64_t)(intptr_t)&walking);
+    kiln_trail_put(&tr->trail, value);
+    kiln_trail_put(&tr->trail, (int64_t)(intptr_t)kiln_thread_state()->composing);
+    kiln_trail_put(&tr->trail, kiln_thread_state()->default_device);
+    if (kiln_trail_has(tr) && tr->trail.same_numbers && leaves_are_free(tr)) {
+        int64_t n;
+        const kiln_arrival *a = kiln_trail_arrivals(&tr->trail, &n);
+        if (!kiln_trail_append(tr, NULL, NULL, NULL, done))
+            return false;
+        if (*done)
+            return hand_again(tr, a, n);
+    }
+    kiln_trail_write(tr, false);
+    w->phrase = true;
     return true;
 }
 
@@ -386,16 +423,17 @@ static bool seed(walk *w, kiln_tensor *output, kiln_tensor *grad, const char *wh
         return kiln_fail(KILN_E_SHAPE, who, "the gradient has shape %s, but the output has %s",
                          kiln_shape_text(grad->ndim, grad->shape), kiln_shape_text(output->ndim, output->shape));
     w->hooked = has_hooks(w->tr);
-    if (w->accumulate && !grad && !w->hooked) {
-        if (kiln_memo_fits(w->tr, value))
-            return walk_again(w->tr);
-        if (!kiln_memo_begin(w->tr, value, &w->memo))
-            return false;
-    }
-    if (!grad && !(grad = kiln_ones_like(output)))
+    bool done = false;
+    if (w->accumulate && !grad && !walk_again(w, value, &done))
         return false;
+    if (done)
+        return true;
+    bool ok = grad || (grad = kiln_ones_like(output));
     w->count = w->tr->nvalues;
-    return take_lists(w) && add_grad(w, value, grad) && walk_back(w) && (!w->memo || kiln_memo_end(w->memo, w->tr));
+    ok = ok && take_lists(w) && add_grad(w, value, grad) && walk_back(w);
+    if (w->phrase)
+        kiln_trail_written(w->tr, ok, NULL, 0, NULL, 0);
+    return ok;
 }
 
 static void end_walk(walk *w)

@@ -212,6 +212,32 @@ static bool call_autocast(const kiln_op *op, kiln_tensor *const *in, int nin, co
     return ok;
 }
 
+static bool call_anew(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs, kiln_tensor **out)
+{
+    const kiln_thread *th = kiln_thread_state();
+    if (th && kiln_autocasts(th, op))
+        return call_autocast(op, in, nin, attrs, out);
+    return call(op, in, nin, attrs, KILN_NO_DEVICE, out);
+}
+
+/* ---- As in the last step (trail.h) ---- */
+
+static bool call_as_phrase(kiln_trace *tr, const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs,
+                           kiln_tensor **out)
+{
+    bool done = false;
+    if (!kiln_trail_begin_call(tr, op, in, nin, attrs, 0))
+        return false;
+    if (kiln_trail_has(tr) && !kiln_trail_append(tr, in, NULL, out, &done))
+        return false;
+    if (done)
+        return true;
+    kiln_trail_write(tr, false);
+    bool ok = call_anew(op, in, nin, attrs, out);
+    kiln_trail_written(tr, ok, in, nin, out, op->nout ? op->nout : 1);
+    return ok;
+}
+
 bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs, kiln_tensor **out)
 {
     for (int j = 0; j < (op->nout ? op->nout : 1); j++)
@@ -224,9 +250,10 @@ bool kiln_op_call(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln
             return kiln_tensor_given(in[i], op->name, i + 1);
     }
     const kiln_thread *th = kiln_thread_state();
-    if (th && kiln_autocasts(th, op))
-        return call_autocast(op, in, nin, attrs, out);
-    return call(op, in, nin, attrs, KILN_NO_DEVICE, out);
+    kiln_trace *tr = th ? th->trace : NULL;
+    if (tr && !tr->walks && kiln_trail_can_begin(tr))
+        return call_as_phrase(tr, op, in, nin, attrs, out);
+    return call_anew(op, in, nin, attrs, out);
 }
 
 kiln_tensor *kiln_op_one(const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs)

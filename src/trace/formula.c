@@ -202,15 +202,35 @@ static bool can_assign(const kiln_formula *p)
     return is_uniform(p, first);
 }
 
-static bool record_node(kiln_trace *tr, kiln_formula *p)
+static bool record_node(kiln_trace *tr, kiln_formula *p, kiln_tensor *const *to, bool phrase)
 {
-    kiln_tensor *to[KILN_MAX_OUTPUTS];
-    for (int j = 0; j < p->call.nout; j++) {
-        to[j] = p->in[p->to[j]];
+    for (int j = 0; j < p->call.nout; j++)
         kiln_desc_like(&p->call.out[j], to[j]);
+    if (phrase)
+        kiln_trail_write(tr, true);
+    bool ok = kiln_trace_assign(tr, &p->call, to);
+    if (phrase)
+        kiln_trail_written(tr, ok, NULL, 0, NULL, 0);
+    return ok;
+}
+
+/* As a phrase (trail.h), where it can be one. */
+static bool record_results(kiln_trace *tr, const kiln_call *c, kiln_tensor **out)
+{
+    bool done = false;
+    if (tr->walks || !kiln_trail_can_begin(tr))
+        return kiln_trace_record(tr, c, c->in[0]->device, NULL, out);
+    if (!kiln_trail_begin_call(tr, c->op, c->in, c->nin, &c->attrs, 0) ||
+        (kiln_trail_has(tr) && !kiln_trail_append(tr, c->in, NULL, out, &done)))
+        return false;
+    if (done) {
+        kiln_trail_set_numbers(tr, &c->attrs);
+        return true;
     }
-    p->call.in = p->in;
-    return kiln_trace_assign(tr, &p->call, to);
+    kiln_trail_write(tr, false);
+    bool ok = kiln_trace_record(tr, c, c->in[0]->device, NULL, out);
+    kiln_trail_written(tr, ok, c->in, c->nin, out, c->nout);
+    return ok;
 }
 
 static bool compute_node(kiln_trace *tr, kiln_formula *p, kiln_tensor **out)
@@ -220,7 +240,7 @@ static bool compute_node(kiln_trace *tr, kiln_formula *p, kiln_tensor **out)
         kiln_desc_set(d, d->dtype, p->to[j] < 0 ? 0 : p->in[0]->ndim, p->in[0]->shape);
     }
     p->call.in = p->in;
-    return kiln_trace_record(tr, &p->call, p->in[0]->device, NULL, out) && (!tr->eager || kiln_flush(tr, false));
+    return record_results(tr, &p->call, out) && (!tr->eager || kiln_flush(tr, false));
 }
 
 /* ---- Operation by operation ---- */
@@ -293,12 +313,30 @@ static kiln_trace *trace_for(const kiln_formula *p)
               : NULL;
 }
 
+/* Whether what it assigns to has memory, which may come and go, and everything else is part of a phrase's key. */
+static bool may_repeat(const kiln_trace *tr, const kiln_formula *p, kiln_tensor *const *to)
+{
+    for (int j = 0; j < p->call.nout; j++)
+        if (!to[j]->storage->has_memory)
+            return false;
+    return !p->uneven && !tr->walks && kiln_trail_can_begin(tr);
+}
+
 bool kiln_formula_record(kiln_formula *p)
 {
     kiln_trace *tr = trace_for(p);
-    if (!tr || can_assign(p))
-        return tr && record_node(tr, p);
-    bool ok = false;
+    kiln_tensor *to[KILN_MAX_OUTPUTS];
+    bool ok = false, done = false;
+    if (!tr)
+        return false;
+    for (int j = 0; j < p->call.nout; j++)
+        to[j] = p->in[p->to[j]];
+    p->call.in = p->in;
+    bool phrase = may_repeat(tr, p, to);
+    if (phrase && (!kiln_trace_assign_again(tr, &p->call, to, &done) || done))
+        return done;
+    if (can_assign(p))
+        return record_node(tr, p, to, phrase);
     kiln_inner_scope
         ok = write_rows(p, NULL);
     return ok;

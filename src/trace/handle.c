@@ -23,10 +23,10 @@ static int32_t leaf_value(kiln_trace *tr, kiln_tensor *t)
         tr->values[*known].version == t->storage->memory_version &&
         tr->values[*known].requires_grad == (t->requires_grad && t->leaf))
         return *known;
-    kiln_value *v = kiln_trace_new_value(tr, -1, t->storage, t->dtype, t->ndim, t->shape, t->stride, t->offset);
+    kiln_value *v = kiln_trace_new_value(tr, -1, t->storage, t->dtype, t->ndim, t->shape, t->stride, t->offset,
+                                         t->requires_grad && t->leaf);
     v->version = t->storage->memory_version;
     kiln_storage_ref(t->storage);
-    v->requires_grad = t->requires_grad && t->leaf;
     v->leaf = kiln_tensor_ref(t); /* also keeps the address from being reused while the map knows it */
     return *known = v->base;
 }

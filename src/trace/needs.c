@@ -207,7 +207,7 @@ static int32_t contents_before(kiln_trace *tr, kiln_storage *s, kiln_dtype dtype
     int64_t n = (int64_t)(s->bytes / kiln_dtype_size(dtype)), one = 1;
     if (!KILN_GROW(tr->values, tr->values_capacity, tr->nvalues + 1))
         return -1;
-    kiln_value *v = kiln_trace_new_value(tr, -1, s, dtype, 1, &n, &one, 0);
+    kiln_value *v = kiln_trace_new_value(tr, -1, s, dtype, 1, &n, &one, 0, false);
     v->version = s->memory_version;
     kiln_storage_ref(s);
     return v->base;

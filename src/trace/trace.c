@@ -6,7 +6,6 @@
 #include "core/fail.h"
 #include "tensor/scope.h"
 #include "tensor/share.h"
-#include "trace/memo.h"
 
 /* Epochs tell traces apart, also those of different threads. */
 static atomic_uint_fast64_t next_epoch = 1;
@@ -25,6 +24,7 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->ints);
     kiln_free(tr->floats);
     kiln_free(tr->imports);
+    kiln_free(tr->import_code);
     kiln_free(tr->slots);
     kiln_free(tr->code);
     kiln_free(tr->kept);
@@ -37,7 +37,7 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->moves);
     kiln_free(tr->spare_grads);
     kiln_free(tr->spare_arrived);
-    kiln_memo_free(tr->memo);
+    kiln_trail_free(&tr->trail);
     kiln_free(tr);
 }
 
@@ -72,6 +72,7 @@ void kiln_trace_clear(kiln_trace *tr)
 {
     /* New epoch first: releasing leaves below may free handles, which then need not be looked up. */
     tr->epoch = atomic_fetch_add(&next_epoch, 1);
+    kiln_trail_restart(tr);
     kiln_trace_finish_grads(tr, false);
     for (int64_t i = 0; i < tr->nvalues; i++) {
         kiln_value *v = &tr->values[i];
@@ -87,6 +88,7 @@ void kiln_trace_clear(kiln_trace *tr)
     kiln_map_clear(&tr->leaves);
     kiln_map_clear(&tr->written);
     start_segment(tr);
+    tr->trail.segment = tr->segment;
 }
 
 void kiln_trace_discard(kiln_trace *tr)
@@ -102,11 +104,36 @@ void kiln_trace_discard(kiln_trace *tr)
 
 void kiln_trace_next_segment(kiln_trace *tr)
 {
+    kiln_trail_end_segment(tr);
     start_segment(tr);
     kiln_trace_finish_grads(tr, false);
 }
 
 /* ---- The code ---- */
+
+/* Words being written, each compared with what lies there from the last step (trail.h). */
+typedef struct writing {
+    int64_t *word, differs;
+} writing;
+
+static writing begin_writing(const kiln_trace *tr)
+{
+    return (writing){tr->code + tr->ncode, 0};
+}
+
+static void put_word(writing *w, int64_t word)
+{
+    w->differs |= *w->word ^ word;
+    *w->word++ = word;
+}
+
+/* How long the code is then. */
+static int64_t end_writing(kiln_trace *tr, const writing *w)
+{
+    int64_t ncode = w->word - tr->code;
+    tr->trail.intact = tr->trail.intact && ncode <= tr->trail.last.code && !w->differs;
+    return ncode;
+}
 
 bool kiln_trace_slot(kiln_trace *tr, kiln_storage *s, int32_t *slot)
 {
@@ -152,10 +179,10 @@ static bool fail_given_up(void)
     return kiln_hint("use kiln_backward_retain for all but the last pass, or read values after it");
 }
 
-/* Makes a value from before the segment (or a leaf) readable in it. Leaves get value numbers too, when they are first
- * met, so a value's own number may differ between equal segments (and be the same in different ones): the code numbers
- * imports by first use, and what the segment makes by node and output. */
-static bool import_value(kiln_trace *tr, int32_t value)
+/* Leaves get value numbers too, when they are first met, so a value's own number may differ between equal segments (and
+ * be the same in different ones): the code numbers imports by first use, and what the segment makes by node and output.
+ */
+bool kiln_trace_import(kiln_trace *tr, int32_t value)
 {
     kiln_value *v = &tr->values[value];
     kiln_storage *s = tr->values[v->base].storage;
@@ -169,38 +196,57 @@ static bool import_value(kiln_trace *tr, int32_t value)
     else if (base->version != s->memory_version) /* not looked at twice: it may change between two looks */
         return fail_overwritten(tr, v);
     int32_t slot;
-    if (!KILN_GROW(tr->imports, tr->imports_capacity, tr->nimports + 1) || !kiln_trace_slot(tr, s, &slot) ||
+    if (!KILN_GROW(tr->imports, tr->imports_capacity, tr->nimports + 1) ||
+        !KILN_GROW(tr->import_code, tr->import_code_capacity, tr->nimports + 1) || !kiln_trace_slot(tr, s, &slot) ||
         !KILN_GROW(tr->code, tr->code_capacity, tr->ncode + 6 + 2 * KILN_MAX_DIMS))
         return false;
     v->import = (int32_t)tr->nimports;
     v->import_segment = tr->segment;
     v->number = -1 - v->import;
+    tr->import_code[tr->nimports] = tr->ncode;
     tr->imports[tr->nimports++] = value;
-    int64_t *word = tr->code + tr->ncode;
-    *word++ = KILN_CODE_IMPORT;
-    *word++ = (int64_t)slot << 32 | v->dtype << 16 | v->ndim << 8 | (uint8_t)s->role;
-    *word++ = (int64_t)s->bytes;
-    *word++ = s->device;
-    *word++ = v->offset;
+    writing w = begin_writing(tr);
+    put_word(&w, KILN_CODE_IMPORT);
+    put_word(&w, (int64_t)slot << 32 | v->dtype << 16 | v->ndim << 8 | (uint8_t)s->role);
+    put_word(&w, (int64_t)s->bytes);
+    put_word(&w, s->device);
+    put_word(&w, v->offset);
     for (int d = 0; d < v->ndim; d++) {
-        *word++ = v->shape[d];
-        *word++ = v->stride[d];
+        put_word(&w, v->shape[d]);
+        put_word(&w, v->stride[d]);
     }
-    tr->ncode = word - tr->code;
+    tr->ncode = end_writing(tr, &w);
     return true;
 }
 
 /* ---- Values ---- */
 
+/* Whether the last step has such a value at this place. */
+static bool is_trailed(const kiln_trace *tr, int32_t node, int dtype, int ndim, const int64_t *shape,
+                       const int64_t *stride, int64_t offset, bool requires_grad)
+{
+    const kiln_value *v = &tr->values[tr->nvalues];
+    if (tr->nvalues >= tr->trail.last.values || v->node != node || v->dtype != dtype || v->ndim != ndim ||
+        v->offset != offset || v->requires_grad != requires_grad)
+        return false;
+    int64_t differs = 0;
+    for (int d = 0; d < ndim; d++)
+        differs |= (v->shape[d] ^ shape[d]) | (v->stride[d] ^ stride[d]);
+    return !differs;
+}
+
 kiln_value *kiln_trace_new_value(kiln_trace *tr, int32_t node, kiln_storage *storage, int dtype, int ndim,
-                                 const int64_t *shape, const int64_t *stride, int64_t offset)
+                                 const int64_t *shape, const int64_t *stride, int64_t offset, bool requires_grad)
 {
     kiln_value *v = &tr->values[tr->nvalues];
+    if (tr->trail.intact)
+        tr->trail.intact = is_trailed(tr, node, dtype, ndim, shape, stride, offset, requires_grad);
     v->node = node;
     v->base = (int32_t)tr->nvalues++;
     v->dtype = (uint8_t)dtype;
     v->ndim = (uint8_t)ndim;
-    v->requires_grad = v->needed = v->unrecorded = v->assigned = v->spent = v->wanted = false;
+    v->requires_grad = requires_grad;
+    v->needed = v->unrecorded = v->assigned = v->spent = v->wanted = false;
     v->holders = 0;
     v->version = storage->version;
     v->import = -1;
@@ -239,23 +285,36 @@ static int64_t marks_of(kiln_trace *tr, const kiln_node *n)
     return (int64_t)n->back << 40 | (int64_t)1 << 41 | (int64_t)((n->region - tr->first_region) & 0xfffff) << 42;
 }
 
-/* Writes what the node is made of, and the same as code; returns how long that is then. */
-static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, const int32_t *in)
+/* Numbers that a gradient's rule may see are not what they were in the last step. */
+static bool numbers_differ(const kiln_trace *tr, const kiln_call *c, const kiln_node *n)
 {
-    int64_t *word = tr->code + tr->ncode;
+    size_t bytes = (size_t)c->attrs.nfloats * sizeof *c->attrs.f;
+    return n->requires_grad && bytes && n->floats + c->attrs.nfloats <= tr->trail.last.floats &&
+           memcmp(tr->floats + n->floats, c->attrs.f, bytes) != 0;
+}
+
+/* Writes what the node is made of, and the same as code; returns how long that is then. `had_grad`: of the node that the
+ * last step has here. */
+static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, const int32_t *in, bool had_grad)
+{
+    writing w = begin_writing(tr);
     int nin = c->nin, nints = c->attrs.nints, nfloats = c->attrs.nfloats;
-    *word++ = (int64_t)(intptr_t)n->op;
-    *word++ = (int64_t)(intptr_t)n->origin;
-    *word++ = marks_of(tr, n) | (int64_t)nin << 32 | nints << 16 | nfloats;
+    if (tr->trail.intact)
+        tr->trail.same_numbers &= !numbers_differ(tr, c, n);
+    w.differs = had_grad != n->requires_grad;
+    put_word(&w, (int64_t)(intptr_t)n->op);
+    put_word(&w, (int64_t)(intptr_t)n->origin);
+    put_word(&w, marks_of(tr, n) | (int64_t)nin << 32 | nints << 16 | nfloats);
     for (int i = 0; i < nin; i++) {
+        w.differs |= tr->operands[n->in + i] ^ in[i];
         tr->operands[n->in + i] = in[i];
-        *word++ = in[i] < 0 || kiln_trace_is_path(n->op, i) ? INT64_MIN : tr->values[in[i]].number;
+        put_word(&w, in[i] < 0 || kiln_trace_is_path(n->op, i) ? INT64_MIN : tr->values[in[i]].number);
     }
     for (int i = 0; i < nints; i++)
-        *word++ = tr->ints[n->ints + i] = c->attrs.i[i];
+        put_word(&w, tr->ints[n->ints + i] = c->attrs.i[i]);
     for (int i = 0; i < nfloats; i++)
         tr->floats[n->floats + i] = c->attrs.f[i];
-    return word - tr->code;
+    return end_writing(tr, &w);
 }
 
 static kiln_storage *output_storage(const kiln_desc *d, kiln_device device, int refs)
@@ -286,9 +345,9 @@ static bool add_output(kiln_trace *tr, const kiln_desc *d, const kiln_node *n, i
     if (!view)
         kiln_dense_strides(d->ndim, d->shape, dense);
     kiln_value *v = kiln_trace_new_value(tr, (int32_t)tr->nnodes, s, d->dtype, d->ndim, d->shape,
-                                         view ? d->stride : dense, view ? d->offset : 0);
+                                         view ? d->stride : dense, view ? d->offset : 0,
+                                         n->requires_grad && kiln_dtype_is_float(d->dtype));
     v->number = (v->node - tr->first_node) * KILN_MAX_OUTPUTS + j;
-    v->requires_grad = n->requires_grad && kiln_dtype_is_float(d->dtype);
     if (view) {
         v->base = base->base;
         v->version = base->version;
@@ -322,7 +381,7 @@ static bool find_operands(kiln_trace *tr, const kiln_call *c, int32_t *in, bool 
         const kiln_value *v = &tr->values[in[i]];
         *grad |= v->requires_grad;
         bool known = v->import_segment == tr->segment || v->node >= tr->first_node;
-        if (!known && !kiln_trace_is_path(c->op, i) && !import_value(tr, in[i]))
+        if (!known && !kiln_trace_is_path(c->op, i) && !kiln_trace_import(tr, in[i]))
             return false;
     }
     return true;
@@ -340,6 +399,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
         return false;
     kiln_thread *th = kiln_thread_state();
     kiln_node *n = &tr->nodes[tr->nnodes];
+    bool had_grad = n->requires_grad;
     *n = (kiln_node){.op = c->op,
                      .origin = th->composing ? th->composing : c->op,
                      .in = (int32_t)tr->noperands,
@@ -353,7 +413,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
                      .region = tr->walks ? 0 : th->region,
                      .back = tr->walks > 0,
                      .requires_grad = grad && th->grad_enabled && c->op->grad};
-    int64_t ncode = put_node(tr, c, n, in);
+    int64_t ncode = put_node(tr, c, n, in, had_grad);
     for (int j = 0; j < n->nout; j++)
         if (!add_output(tr, &c->out[j], n, j, device, bind ? bind[j] : NULL, out)) {
             for (int k = 0; out && k < j; k++)

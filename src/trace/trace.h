@@ -13,6 +13,7 @@
 #include "core/hash.h"
 #include "ops/op.h"
 #include "tensor/scope.h"
+#include "trace/trail.h"
 
 /* Three lines of the cache. */
 typedef struct kiln_value {
@@ -55,8 +56,6 @@ typedef struct kiln_node {
 #define KILN_CODE_IMPORT (INT64_MIN + 1)
 #define KILN_CODE_END    (INT64_MIN + 2) /* behind it: device, settings, what is kept and assigned */
 
-typedef struct kiln_memo kiln_memo;
-
 typedef struct kiln_trace {
     uint64_t epoch;
     uint32_t segment; /* counts flushes */
@@ -77,6 +76,8 @@ typedef struct kiln_trace {
     int32_t first_region; /* the first region met in the segment: the code counts from there; 0: none yet */
     int32_t *imports;     /* value numbers */
     int64_t nimports, imports_capacity;
+    int64_t *import_code; /* where the code has them */
+    int64_t import_code_capacity;
     kiln_storage **slots; /* distinct storages behind the imports; no references: the values hold them */
     int64_t nslots, slots_capacity;
     int64_t *code;
@@ -116,7 +117,7 @@ typedef struct kiln_trace {
     int64_t spare_grads_capacity;
     int32_t *spare_arrived;
     int64_t spare_arrived_capacity;
-    kiln_memo *memo;     /* the last walk back, should the next one be the same (memo.h); NULL: none yet */
+    kiln_trail trail;    /* of the last step, should this one be the same */
     int walks;           /* gradients being written: they know values by number */
     bool eager;          /* KILN_EAGER=1: flush after each node */
     bool busy;           /* inside a flush */
@@ -199,7 +200,10 @@ static inline bool kiln_trace_is_path(const kiln_op *op, int operand)
 
 /* The next value, its own base and of no import yet; there must be room. */
 kiln_value *kiln_trace_new_value(kiln_trace *tr, int32_t node, kiln_storage *storage, int dtype, int ndim,
-                                 const int64_t *shape, const int64_t *stride, int64_t offset);
+                                 const int64_t *shape, const int64_t *stride, int64_t offset, bool requires_grad);
+
+/* Makes a value from before the segment, or a leaf, readable in it; false with an error. */
+bool kiln_trace_import(kiln_trace *tr, int32_t value);
 
 /* Appends a checked call. out[j] receives handles; `out` may be NULL where nobody wants them. `bind`: the storages that
  * the outputs live in, or NULL for new ones. */
@@ -209,6 +213,10 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *call, kiln_device device
 /* Appends a checked call whose results to[j] hold from now on: each is the whole of its storage, or the call makes the
  * whole of it. */
 bool kiln_trace_assign(kiln_trace *tr, const kiln_call *call, kiln_tensor *const *to);
+
+/* Begins a phrase (trail.h) of such a call, whose results are among its operands; *done: the last step has it, and it was
+ * appended. Otherwise it is the caller's to write. False with an error. */
+bool kiln_trace_assign_again(kiln_trace *tr, const kiln_call *call, kiln_tensor *const *to, bool *done);
 
 /* Appends a word to the segment's code; there must be room. */
 static inline void kiln_trace_put(kiln_trace *tr, int64_t word)

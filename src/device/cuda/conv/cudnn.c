@@ -309,15 +309,11 @@ static bool take_plainly(const struct kiln_cuda_dnn *n, choice *c, cudnnMathType
 }
 
 /* The first offer of a usual size, else the smallest. */
-static void choose(const struct kiln_cuda_dnn *n, choice *c)
+static void take_offer(const struct kiln_cuda_dnn *n, choice *c, cudnnMathType_t math)
 {
     const kiln_cuda_conv *s = &c->shape;
-    cudnnMathType_t math = math_of(s);
     offer offers[CHOICES];
-    bool described = describe(n, s, math) == CUDNN_STATUS_SUCCESS;
-    if (described && is_plain_case(s) && take_plainly(n, c, math))
-        return;
-    int count = described ? list_offers(n, s, math, offers) : 0, best = 0;
+    int count = list_offers(n, s, math, offers), best = 0;
     for (int i = 1; i < count && offers[best].bytes > most_bytes(s); i++)
         if (offers[i].bytes < offers[best].bytes)
             best = i;
@@ -327,6 +323,35 @@ static void choose(const struct kiln_cuda_dnn *n, choice *c)
     c->math = math == CUDNN_FMA_MATH ? math : offers[best].math;
     c->takes = n->window_math(n->window, c->math) == CUDNN_STATUS_SUCCESS &&
                scratch_bytes(n, c, &c->bytes) == CUDNN_STATUS_SUCCESS;
+}
+
+static bool choice_for(struct kiln_cuda_dnn *n, const kiln_cuda_conv *s, choice *c);
+
+/* Many images are taken as some are, which saves a question for each batch that is planned; not if that takes too much
+ * scratch. */
+static bool take_as_some(struct kiln_cuda_dnn *n, choice *c)
+{
+    enum { SOME = 64 };
+    kiln_cuda_conv some = c->shape;
+    choice like;
+    if (some.batch <= SOME)
+        return false;
+    some.batch = SOME;
+    if (!choice_for(n, &some, &like) || !like.takes || describe(n, &c->shape, like.math) != CUDNN_STATUS_SUCCESS)
+        return false;
+    c->algorithm = like.algorithm;
+    c->math = like.math;
+    c->takes = scratch_bytes(n, c, &c->bytes) == CUDNN_STATUS_SUCCESS && c->bytes <= most_bytes(&c->shape);
+    return c->takes;
+}
+
+static void choose(struct kiln_cuda_dnn *n, choice *c)
+{
+    cudnnMathType_t math = math_of(&c->shape);
+    if (describe(n, &c->shape, math) != CUDNN_STATUS_SUCCESS || (is_plain_case(&c->shape) && take_plainly(n, c, math)))
+        return;
+    if (!take_as_some(n, c) && describe(n, &c->shape, math) == CUDNN_STATUS_SUCCESS)
+        take_offer(n, c, math);
 }
 
 /* With the lock held: a copy of the choice for the shape, which may have to be made. */
@@ -339,7 +364,7 @@ static bool choice_for(struct kiln_cuda_dnn *n, const kiln_cuda_conv *s, choice 
         }
     *c = (choice){.shape = *s};
     int mode = kiln_cuda_relax();
-    choose(n, c);
+    choose(n, c); /* which may add another one */
     kiln_cuda_unrelax(mode);
     if (n->nchoices == KEPT) {
         n->choices[n->oldest] = *c;

@@ -39,18 +39,24 @@ static __device__ __forceinline__ float kiln_cuda_float_of(kiln_bf16 x)
     return kiln_of_bf16(x.bits);
 }
 
-/* What is left of a number that is converted to As; floats stay as they are. */
-template <typename As> static __device__ __forceinline__ float kiln_cuda_rounded(float x)
+/* What is left of a number that is converted to the type of the second operand. */
+static __device__ __forceinline__ float kiln_cuda_rounded(float x, float)
 {
-    if constexpr (sizeof(As) == 2)
-        return kiln_cuda_float_of(kiln_element<As>::to(x));
     return x;
+}
+static __device__ __forceinline__ float kiln_cuda_rounded(float x, kiln_f16)
+{
+    return kiln_round_f16(x);
+}
+static __device__ __forceinline__ float kiln_cuda_rounded(float x, kiln_bf16)
+{
+    return kiln_round_bf16(x);
 }
 
 /* The number that an element is in a product of As. */
 template <typename As, typename T> static __device__ __forceinline__ float kiln_cuda_number(T x)
 {
-    return sizeof(T) == 2 ? kiln_cuda_float_of(x) : kiln_cuda_rounded<As>(kiln_cuda_float_of(x));
+    return sizeof(T) == 2 ? kiln_cuda_float_of(x) : kiln_cuda_rounded(kiln_cuda_float_of(x), As{});
 }
 
 /* Two numbers as a word of halves, the first one below. */
@@ -79,6 +85,18 @@ static __device__ __forceinline__ void kiln_cuda_apart(uint32_t pair, float &x, 
     y = __uint_as_float(pair & 0xffff0000);
 }
 
+/* Two numbers rounded: together where that takes fewer instructions. */
+template <typename As>
+static __device__ __forceinline__ void kiln_cuda_rounded_pair(float a, float b, float &x, float &y, As as)
+{
+    x = kiln_cuda_rounded(a, as);
+    y = kiln_cuda_rounded(b, as);
+}
+static __device__ __forceinline__ void kiln_cuda_rounded_pair(float a, float b, float &x, float &y, kiln_f16 as)
+{
+    kiln_cuda_apart(kiln_cuda_pair(a, b, as), x, y, as);
+}
+
 /* ---- Fours of elements, as they lie in memory until they are used ---- */
 
 template <typename T> struct kiln_cuda_four { /* of halves */
@@ -104,14 +122,10 @@ template <> struct kiln_cuda_four<float> {
         return kiln_cuda_four{float4{a, b, c, d}};
     }
 
-    /* Two at a time, which takes half as many conversions. */
     template <typename As> __device__ __forceinline__ void numbers(float (&to)[4]) const
     {
-        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-        if constexpr (sizeof(As) == 2) {
-            kiln_cuda_apart(kiln_cuda_pair(x.x, x.y, As{}), to[0], to[1], As{});
-            kiln_cuda_apart(kiln_cuda_pair(x.z, x.w, As{}), to[2], to[3], As{});
-        }
+        kiln_cuda_rounded_pair(x.x, x.y, to[0], to[1], As{});
+        kiln_cuda_rounded_pair(x.z, x.w, to[2], to[3], As{});
     }
 };
 

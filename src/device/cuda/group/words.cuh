@@ -251,8 +251,8 @@ template <bool wide> KILN_PW_INLINE void settle(int after, cell<wide> &d)
 #pragma unroll
     for (int v = 0; v < cell<wide>::N; v++)
         switch (after) {
-        case KILN_CUDA_ROUND_F16: d.w[v] = bits(kiln_of_f16(kiln_to_f16(as<float>(d.w[v])))); break;
-        case KILN_CUDA_ROUND_BF16: d.w[v] = bits(kiln_of_bf16(kiln_to_bf16(as<float>(d.w[v])))); break;
+        case KILN_CUDA_ROUND_F16: d.w[v] = bits(kiln_round_f16(as<float>(d.w[v]))); break;
+        case KILN_CUDA_ROUND_BF16: d.w[v] = bits(kiln_round_bf16(as<float>(d.w[v]))); break;
         case KILN_CUDA_WRAP_U8: d.w[v] = (uint8_t)d.w[v]; break;
         case KILN_CUDA_WRAP_I32: d.w[v] = (typename cell<wide>::word)(int64_t)(int32_t)d.w[v]; break;
         }
