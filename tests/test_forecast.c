@@ -129,8 +129,8 @@ static void check_auto(const sample *s)
     int64_t more = f.batch + (f.batch + 9) / 10;
     if (more <= s->count && trains(&r, more, &more_peak))
         fail_msg("%s: a batch of %lld was found, but %lld fits", s->model, (long long)f.batch, (long long)more);
-    /* The same once more. A GPU has taken more for itself since, and leaves so much less; given that on top there is room
-     * for the batch again, but for the share that the search does not look at. */
+    /* The same once more. A GPU has taken more for itself since, and leaves so much less; given that on top there is
+     * room for the batch again, but for the share that the search does not look at. */
     assert_in_range(FORECAST(&r, KILN_BATCH_AUTO).batch, core_on("cuda") ? 1 : f.batch, f.batch);
     assert_true(kiln_memory_trim(kiln_default_device()));
     assert_true(kiln_memory_set_limit(kiln_default_device(), limit + stats().overhead - overhead));
@@ -319,7 +319,7 @@ int main(void)
 {
     setenv("KILN_RECOMPUTE", "0", 1); /* otherwise more than what fits fits, more slowly */
     const struct CMUnitTest tests[] = {core_test(test_largest_batch), core_test(test_forecast_is_reached),
-                                       core_test(test_bounds), core_test(test_named_by_fit),
-                                       core_test(test_same_bits), core_test(test_failing_allocations)};
+                                       core_test(test_bounds),        core_test(test_named_by_fit),
+                                       core_test(test_same_bits),     core_test(test_failing_allocations)};
     return CORE_MAIN(tests);
 }

@@ -378,7 +378,8 @@ static void test_whole_steps(void **state)
 {
     (void)state;
     static float got[ROUNDS][CORE_MAX], want[ROUNDS][CORE_MAX];
-    int got_count[ROUNDS], want_count[ROUNDS], seeds = getenv("KILN_TEST_SEEDS") ? atoi(getenv("KILN_TEST_SEEDS")) : 120;
+    int got_count[ROUNDS], want_count[ROUNDS],
+        seeds = getenv("KILN_TEST_SEEDS") ? atoi(getenv("KILN_TEST_SEEDS")) : 120;
     uint64_t all = 0;
     for (int seed = 0; seed < seeds; seed++) {
         assert_int_equal(run_steps(seed, false, want, want_count), 0);

@@ -293,8 +293,8 @@ static bool numbers_differ(const kiln_trace *tr, const kiln_call *c, const kiln_
            memcmp(tr->floats + n->floats, c->attrs.f, bytes) != 0;
 }
 
-/* Writes what the node is made of, and the same as code; returns how long that is then. `had_grad`: of the node that the
- * last step has here. */
+/* Writes what the node is made of, and the same as code; returns how long that is then. `had_grad`: of the node that
+ * the last step has here. */
 static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, const int32_t *in, bool had_grad)
 {
     writing w = begin_writing(tr);
@@ -344,9 +344,9 @@ static bool add_output(kiln_trace *tr, const kiln_desc *d, const kiln_node *n, i
     int64_t dense[KILN_MAX_DIMS];
     if (!view)
         kiln_dense_strides(d->ndim, d->shape, dense);
-    kiln_value *v = kiln_trace_new_value(tr, (int32_t)tr->nnodes, s, d->dtype, d->ndim, d->shape,
-                                         view ? d->stride : dense, view ? d->offset : 0,
-                                         n->requires_grad && kiln_dtype_is_float(d->dtype));
+    kiln_value *v =
+        kiln_trace_new_value(tr, (int32_t)tr->nnodes, s, d->dtype, d->ndim, d->shape, view ? d->stride : dense,
+                             view ? d->offset : 0, n->requires_grad && kiln_dtype_is_float(d->dtype));
     v->number = (v->node - tr->first_node) * KILN_MAX_OUTPUTS + j;
     if (view) {
         v->base = base->base;

@@ -214,8 +214,8 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *call, kiln_device device
  * whole of it. */
 bool kiln_trace_assign(kiln_trace *tr, const kiln_call *call, kiln_tensor *const *to);
 
-/* Begins a phrase (trail.h) of such a call, whose results are among its operands; *done: the last step has it, and it was
- * appended. Otherwise it is the caller's to write. False with an error. */
+/* Begins a phrase (trail.h) of such a call, whose results are among its operands; *done: the last step has it, and it
+ * was appended. Otherwise it is the caller's to write. False with an error. */
 bool kiln_trace_assign_again(kiln_trace *tr, const kiln_call *call, kiln_tensor *const *to, bool *done);
 
 /* Appends a word to the segment's code; there must be room. */

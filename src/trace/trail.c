@@ -71,8 +71,8 @@ bool kiln_trail_begin(kiln_trace *tr, int64_t words)
     return true;
 }
 
-/* The value of an operand, in a word with what else a call follows from of it; leaves are met here, before anything that
- * the operation is made of. -1 with an error. */
+/* The value of an operand, in a word with what else a call follows from of it; leaves are met here, before anything
+ * that the operation is made of. -1 with an error. */
 static int64_t meet(kiln_trace *tr, kiln_tensor *x)
 {
     int32_t value = kiln_trace_knows(tr, x) ? x->value : kiln_trace_value(tr, x);

@@ -65,9 +65,9 @@ typedef struct kiln_trail {
 /* True if what is called now can be a phrase of the step: it is not part of another one, and not of a walk back. */
 bool kiln_trail_can_begin(const struct kiln_trace *tr);
 
-/* A phrase begins, whose key has at most so many words; false with an error. Those of a call are put there too: all that
- * it follows from beside what the step has written, and `more` words are to come. The numbers of formulas are not among
- * them: where one is had again, its numbers are written over those of the last step. */
+/* A phrase begins, whose key has at most so many words; false with an error. Those of a call are put there too: all
+ * that it follows from beside what the step has written, and `more` words are to come. The numbers of formulas are not
+ * among them: where one is had again, its numbers are written over those of the last step. */
 bool kiln_trail_begin(struct kiln_trace *tr, int64_t words);
 bool kiln_trail_begin_call(struct kiln_trace *tr, const kiln_op *op, kiln_tensor *const *in, int nin,
                            const kiln_attrs *attrs, int more);
@@ -94,8 +94,8 @@ void kiln_trail_write(struct kiln_trace *tr, bool assigns);
 void kiln_trail_written(struct kiln_trace *tr, bool ok, kiln_tensor *const *in, int nin, kiln_tensor *const *out,
                         int nout);
 
-/* Of walks back: gradient `grad` has arrived at a leaf; false with an error. The arrivals of a phrase that the last step
- * has here. */
+/* Of walks back: gradient `grad` has arrived at a leaf; false with an error. The arrivals of a phrase that the last
+ * step has here. */
 bool kiln_trail_arrived(kiln_trail *t, int32_t leaf, int32_t grad);
 const kiln_arrival *kiln_trail_arrivals(const kiln_trail *t, int64_t *count);
 
