@@ -32,8 +32,8 @@ static bool list_results(kiln_trace *tr)
         return false;
     for (int64_t i = tr->first_value; i < tr->nvalues; i++) {
         kiln_value *v = &tr->values[i];
-        if (v->base != i || v->node < 0)
-            continue;
+        if (v->base != i || v->node < 0 || !v->storage)
+            continue; /* without a storage: nobody has asked for it */
         if (v->version != v->storage->version)
             continue; /* a later assignment replaces it */
         if (v->storage->has_memory) {
@@ -90,7 +90,7 @@ static void notice_fresh_steps(kiln_trace *tr)
 static kiln_plan *make_plan(kiln_trace *tr, const kiln_wild *wild, int64_t nwild, const kiln_budget *budget)
 {
     notice_fresh_steps(tr);
-    kiln_plan *p = kiln_plan_build(tr, wild, nwild, budget);
+    kiln_plan *p = kiln_trail_make_storages(tr) ? kiln_plan_build(tr, wild, nwild, budget) : NULL;
     if (p)
         kiln_plan_add(p);
     tr->planned = true;
@@ -392,7 +392,7 @@ static kiln_plan *plan_pending(const char *who, int64_t within, bool *found)
     int64_t ncode = tr->ncode;
     count_scope_handles(1); /* as at the end of the step: what only open scopes hold will be gone */
     kiln_plan *p = NULL;
-    if (list_results(tr) && finish_code(tr))
+    if (kiln_trail_make_storages(tr) && list_results(tr) && finish_code(tr))
         p = found ? get_plan(tr, NULL, found) : kiln_plan_draw(tr);
     if (p && within < INT64_MAX)
         p = fit_plan(tr, p, within, found);

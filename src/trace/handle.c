@@ -230,7 +230,9 @@ kiln_tensor *kiln_trace_handle_of(kiln_trace *tr, int32_t value, kiln_storage *s
 
 kiln_tensor *kiln_trace_handle(kiln_trace *tr, int32_t value)
 {
-    kiln_storage *s = tr->values[tr->values[value].base].storage;
+    kiln_storage *s = kiln_trail_storage(tr, tr->values[value].base);
+    if (!s)
+        return NULL;
     kiln_storage_ref(s);
     return kiln_trace_handle_of(tr, value, s);
 }

@@ -299,7 +299,7 @@ bool kiln_trace_mark_needed(kiln_trace *tr)
         mark_exactly(tr);
     else
         mark_segment(tr);
-    return save_overwritten(tr);
+    return kiln_trail_make_storages(tr) && save_overwritten(tr);
 }
 
 void kiln_trace_release_unneeded(kiln_trace *tr)

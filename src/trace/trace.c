@@ -95,7 +95,7 @@ void kiln_trace_discard(kiln_trace *tr)
 {
     for (int64_t i = tr->first_value; i < tr->nvalues; i++) {
         const kiln_value *v = &tr->values[i];
-        if (v->base == i && v->node >= 0 && v->storage->has_memory)
+        if (v->base == i && v->node >= 0 && v->storage && v->storage->has_memory)
             kiln_storage_unassigned(v->storage);
     }
     kiln_trace_finish_grads(tr, true);
@@ -450,7 +450,7 @@ static bool is_pending_seen(const kiln_trace *tr)
 {
     for (int64_t i = tr->first_value; i < tr->nvalues; i++) {
         const kiln_value *v = &tr->values[i];
-        if (v->base == i && v->node >= 0 && kiln_trace_is_seen(v->storage))
+        if (v->base == i && v->node >= 0 && v->storage && kiln_trace_is_seen(v->storage))
             return true;
     }
     return false;

@@ -33,7 +33,7 @@ typedef struct kiln_value {
     int32_t history;       /* unrecorded: the value it replaced; -1: what each handle showed before */
     int32_t holders;       /* handles and memory that stand for it, if it needs a gradient */
     int32_t number;        /* as the code of its segment knows it: node and output, imports are negative */
-    kiln_storage *storage; /* a reference, held by base values only */
+    kiln_storage *storage; /* a reference, held by base values only; NULL: kiln_trail_storage makes it */
     kiln_tensor *leaf;     /* where its gradient goes; holds a reference */
     int64_t offset;
     int64_t shape[KILN_MAX_DIMS], stride[KILN_MAX_DIMS];

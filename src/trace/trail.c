@@ -144,26 +144,8 @@ static bool import_again(kiln_trace *tr, const kiln_phrase *p, bool *same)
     return ok;
 }
 
-static void take_back_values(kiln_trace *tr, int64_t first, int64_t end)
-{
-    for (int64_t i = first; i < end; i++)
-        if (tr->values[i].base == i)
-            kiln_storage_unref(tr->values[i].storage);
-}
-
-static kiln_storage *new_storage(const kiln_value *v, kiln_device device)
-{
-    size_t bytes = kiln_dtype_size((kiln_dtype)v->dtype);
-    for (int d = 0; d < v->ndim; d++)
-        bytes *= (size_t)v->shape[d];
-    kiln_storage *s = kiln_storage_new(device, bytes);
-    if (s)
-        s->trace_refs = 1;
-    return s;
-}
-
-/* As in the last step, but for the storages. */
-static bool make_values(kiln_trace *tr, const kiln_phrase *p, kiln_storage *const *bind)
+/* As in the last step, but for the storages: those of assignments are given, others are made when somebody asks. */
+static void make_values(kiln_trace *tr, const kiln_phrase *p, kiln_storage *const *bind)
 {
     for (int64_t i = p->start.values; i < p->end.values; i++) {
         kiln_value *v = &tr->values[i];
@@ -172,20 +154,31 @@ static bool make_values(kiln_trace *tr, const kiln_phrase *p, kiln_storage *cons
         v->import = -1;
         v->import_segment = 0;
         v->leaf = NULL;
-        if (v->base != i) {
-            v->storage = tr->values[v->base].storage;
-            v->version = tr->values[v->base].version;
-            continue;
-        }
-        v->storage = bind ? bind[i - p->start.values] : new_storage(v, p->device);
-        if (!v->storage) {
-            take_back_values(tr, p->start.values, i);
-            return false;
-        }
+        v->storage = bind ? bind[i - p->start.values] : NULL;
+        v->version = v->base != i ? tr->values[v->base].version : bind ? v->storage->version : 0;
         if (bind)
             kiln_storage_ref(v->storage);
-        v->version = v->storage->version;
     }
+}
+
+kiln_storage *kiln_trail_storage(kiln_trace *tr, int32_t base)
+{
+    kiln_value *v = &tr->values[base];
+    if (v->storage)
+        return v->storage;
+    size_t bytes = kiln_dtype_size((kiln_dtype)v->dtype);
+    for (int d = 0; d < v->ndim; d++)
+        bytes *= (size_t)v->shape[d];
+    if ((v->storage = kiln_storage_new(tr->device, bytes)))
+        v->storage->trace_refs = 1;
+    return v->storage;
+}
+
+bool kiln_trail_make_storages(kiln_trace *tr)
+{
+    for (int64_t i = tr->first_value; i < tr->nvalues; i++)
+        if (tr->values[i].base == i && !kiln_trail_storage(tr, (int32_t)i))
+            return false;
     return true;
 }
 
@@ -208,8 +201,9 @@ bool kiln_trail_append(kiln_trace *tr, kiln_tensor *const *in, kiln_storage *con
     const kiln_phrase *p = &t->phrases[t->nphrases];
     kiln_device before = tr->device;
     tr->device = p->device;
-    bool ok = import_again(tr, p, done) && (!*done || make_values(tr, p, bind));
-    if (ok && *done) {
+    bool ok = import_again(tr, p, done);
+    if (*done) {
+        make_values(tr, p, bind);
         set_extent(tr, &p->end);
         t->nphrases++;
         t->appended++;

@@ -99,6 +99,11 @@ void kiln_trail_written(struct kiln_trace *tr, bool ok, kiln_tensor *const *in, 
 bool kiln_trail_arrived(kiln_trail *t, int32_t leaf, int32_t grad);
 const kiln_arrival *kiln_trail_arrivals(const kiln_trail *t, int64_t *count);
 
+/* Values that only a phrase knows which was had again have no storage (NULL) until somebody asks for one. The storage
+ * of a base value; NULL with an error. All that are missing; false with an error. */
+kiln_storage *kiln_trail_storage(struct kiln_trace *tr, int32_t base);
+bool kiln_trail_make_storages(struct kiln_trace *tr);
+
 /* ---- The step ---- */
 
 /* A segment has run; the trace begins anew. */
