@@ -22,7 +22,7 @@ static const sample samples[] = {
 
 /* The same for a GPU, whose memory comes in pieces of megabytes, and whose libraries take some while it trains. */
 static const sample large_samples[] = {
-    {"mlp", 3, {1, 28, 28}, 10, 60000, 600},
+    {"mlp", 3, {1, 28, 28}, 10, 90000, 600},
     {"resnet18", 3, {3, 32, 32}, 10, 3000, 600},
     {"vit-tiny:layers=4", 3, {3, 32, 32}, 10, 4000, 500},
     {"gpt2:layers=4,embed=256,heads=4,vocabulary=1000,context=128", 1, {128}, 1000, 2000, 600},

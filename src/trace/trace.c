@@ -399,7 +399,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
         return false;
     kiln_thread *th = kiln_thread_state();
     kiln_node *n = &tr->nodes[tr->nnodes];
-    bool had_grad = n->requires_grad;
+    bool had_grad = tr->nnodes < tr->trail.last.nodes && n->requires_grad;
     *n = (kiln_node){.op = c->op,
                      .origin = th->composing ? th->composing : c->op,
                      .in = (int32_t)tr->noperands,
