@@ -86,6 +86,8 @@ typedef struct kiln_grad_call {
     kiln_tensor **gout; /* d loss / d out[j]; NULL where nothing flows back */
     const bool *need;   /* need[i]: gin[i] is wanted */
     kiln_tensor **gin;
+    int part_dim;       /* not -1: gin[0] is of that part of in[0] only which begins at part_start along this dim … */
+    int64_t part_start; /* … the rest is zero, which need not be written (placed.h) */
 } kiln_grad_call;
 
 /* Element types an operation declares, for its checks and its tests. */

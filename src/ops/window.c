@@ -1,24 +1,41 @@
-/* Views that leave elements out or show them several times: windows onto the same storage. Their gradient is
- * as_strided_add, which adds what came back into zeros of the operand's shape. */
+/* Views that leave elements out or show them several times: windows onto the same storage. What flows back to a slice
+ * is the gradient of a part, which the walk puts in its place together with others (placed.h). The gradient of all
+ * others is as_strided_add, which adds what came back into zeros of the operand's shape. */
 #include "ops/helpers.h"
+#include "ops/placed.h"
 #include "ops/view.h"
 
 extern const kiln_op kiln_op_as_strided_add; /* index.c */
 
+/* Zeros of the given shape, with x added to the elements `offset + Σ index·stride` of them. */
+static kiln_tensor *add_into_zeros(kiln_tensor *x, const int64_t *stride, int64_t offset, int ndim,
+                                   const int64_t *shape)
+{
+    kiln_attrs a = {0};
+    a.i[a.nints++] = ndim;
+    for (int d = 0; d < ndim; d++)
+        a.i[a.nints++] = shape[d];
+    for (int d = 0; d < x->ndim; d++)
+        a.i[a.nints++] = stride[d];
+    a.i[a.nints++] = offset;
+    return KILN_OP(as_strided_add, KILN_IN(x), &a);
+}
+
+kiln_tensor *kiln_place(const kiln_placed *p, int ndim, const int64_t *shape)
+{
+    int64_t stride[KILN_MAX_DIMS];
+    kiln_dense_strides(ndim, shape, stride);
+    int64_t offset = kiln_numel(p->grad) ? p->start * stride[p->dim] : 0;
+    return add_into_zeros(p->grad, stride, offset, ndim, shape);
+}
+
 /* The gradient of a view that reads element `offset + Σ index·stride` of its dense operand. */
 static bool grad_by_adding(kiln_grad_call *g, const int64_t *stride, int64_t offset)
 {
-    const kiln_tensor *x = g->in[0], *gy = g->gout[0];
-    if (!g->need[0] || !gy)
+    const kiln_tensor *x = g->in[0];
+    if (!g->need[0] || !g->gout[0])
         return true;
-    kiln_attrs a = {0};
-    a.i[a.nints++] = x->ndim;
-    for (int d = 0; d < x->ndim; d++)
-        a.i[a.nints++] = x->shape[d];
-    for (int d = 0; d < gy->ndim; d++)
-        a.i[a.nints++] = stride[d];
-    a.i[a.nints++] = offset;
-    g->gin[0] = KILN_OP(as_strided_add, KILN_IN(g->gout[0]), &a);
+    g->gin[0] = add_into_zeros(g->gout[0], stride, offset, x->ndim, x->shape);
     return g->gin[0] != NULL;
 }
 
@@ -59,12 +76,33 @@ static bool infer_slice(kiln_call *c)
     return true;
 }
 
+/* gy is the gradient of that part of the operand which begins at `start`; of all of it, if that is as long. */
+static bool grad_of_part(kiln_grad_call *g, int dim, int64_t start, kiln_tensor *gy)
+{
+    if (gy && gy->shape[dim] != g->in[0]->shape[dim]) {
+        g->part_dim = dim;
+        g->part_start = start;
+    }
+    g->gin[0] = gy;
+    return gy != NULL;
+}
+
+static bool grad_slice(kiln_grad_call *g)
+{
+    int dim = (int)g->attrs->i[0];
+    if (!g->need[0] || !g->gout[0])
+        return true;
+    if (g->attrs->i[3] == 1 || g->gout[0]->shape[dim] <= 1)
+        return grad_of_part(g, dim, g->attrs->i[1], g->gout[0]);
+    return grad_of_dense_view(g);
+}
+
 const kiln_op kiln_op_slice = {
     KILN_VIEW_OP(slice),
     .attrs = "dim start end step",
     .start = KILN_START_SLICE,
     .infer = infer_slice,
-    .grad = grad_of_dense_view,
+    .grad = grad_slice,
     .cases =
         KILN_CASES{"x[5] | 0 1 4 1", "x[7] | 0 0 7 3", "x[4,5] | 1 -3 -1 1", "x[4,5] | 0 1 100 2", "x[4,5] | -1 0 5 4",
                    "x[4,5] | 0 3 1 1", "x[0,3] | 0 0 5 1", "x[2,3,4] | 1 -100 2 1", "x[65,40] | 0 3 60 2", NULL},
@@ -92,12 +130,20 @@ static bool infer_select(kiln_call *c)
     return true;
 }
 
+static bool grad_select(kiln_grad_call *g)
+{
+    int dim = (int)g->attrs->i[0];
+    if (!g->need[0] || !g->gout[0])
+        return true;
+    return grad_of_part(g, dim, g->attrs->i[1], kiln_unsqueeze(g->gout[0], dim));
+}
+
 const kiln_op kiln_op_select = {
     KILN_VIEW_OP(select),
     .attrs = "dim index",
     .start = KILN_START_SECOND,
     .infer = infer_select,
-    .grad = grad_of_dense_view,
+    .grad = grad_select,
     .cases = KILN_CASES{"x[5] | 0 2", "x[3,4] | 0 -1", "x[3,4] | 1 0", "x[2,3,4] | 1 2", "x[2,0] | 0 1", "x[1] | -1 -1",
                         "x[9,33,17] | 1 32", NULL},
 };

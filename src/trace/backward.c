@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "ops/helpers.h"
+#include "ops/placed.h"
 #include "tensor/scope.h"
 #include "trace/autocast.h"
 #include "trace/trace.h"
@@ -107,12 +108,23 @@ bool kiln_set_grad_hook(kiln_tensor *t, kiln_hook hook, void *context)
 
 /* ---- The walk ---- */
 
+/* What has reached a value so far, owned by the scope of the walk. */
+typedef struct kiln_reached {
+    kiln_tensor *whole;
+    int64_t part; /* the newest gradient of a part of it: its place in the walk's list, and one; 0: none */
+} kiln_reached;
+
 typedef struct walk {
     kiln_trace *tr;
-    kiln_tensor **grads;     /* by value: what has reached it so far, owned by the scope of the walk */
+    kiln_reached *grads;     /* by value */
     int64_t count, capacity; /* values when the walk began; room in grads */
     int32_t *arrived;        /* values that a gradient has reached: a heap, the newest first, then those walked past */
     int64_t nheap, narrived, arrived_capacity;
+    struct part {
+        kiln_placed placed;
+        int64_t next; /* of the same value, as in kiln_reached */
+    } * parts;
+    int64_t nparts, parts_capacity;
     bool accumulate; /* kiln_backward: into the leaves' .grad. Else kiln_grad, which stops at wanted values */
     bool retain;     /* what was gone through can be gone through again */
     bool hooked;     /* some value has a hook: others may hold on to what the walk makes */
@@ -152,6 +164,11 @@ static int32_t pop(walk *w)
     return top;
 }
 
+static bool is_reached(const walk *w, int32_t value)
+{
+    return w->grads[value].whole || w->grads[value].part;
+}
+
 static bool add_grad(walk *w, int32_t value, kiln_tensor *g)
 {
     const kiln_value *v = &w->tr->values[value];
@@ -161,23 +178,58 @@ static bool add_grad(walk *w, int32_t value, kiln_tensor *g)
     v = &w->tr->values[value]; /* recording may have moved the values */
     if (g->dtype != v->dtype && !(g = kiln_cast(g, (kiln_dtype)v->dtype)))
         return false;
-    if (!w->grads[value] && !push(w, value))
+    if (!is_reached(w, value) && !push(w, value))
         return false;
-    kiln_tensor *sum = w->grads[value] ? kiln_add(w->grads[value], g) : g;
-    w->grads[value] = sum ? sum : g;
+    kiln_tensor **whole = &w->grads[value].whole, *sum = *whole ? kiln_add(*whole, g) : g;
+    *whole = sum ? sum : g;
     return sum != NULL;
+}
+
+/* Keeps the gradient of a part of the value, until all have arrived. */
+static bool add_part(walk *w, int32_t value, kiln_tensor *g, int dim, int64_t start)
+{
+    kiln_dtype dtype = (kiln_dtype)w->tr->values[value].dtype;
+    if (g->dtype != dtype && !(g = kiln_cast(g, dtype)))
+        return false;
+    if (!KILN_GROW(w->parts, w->parts_capacity, w->nparts + 1) || (!is_reached(w, value) && !push(w, value)))
+        return false;
+    kiln_placed placed = {.grad = g, .dim = dim, .start = start, .order = w->nparts};
+    w->parts[w->nparts] = (struct part){placed, w->grads[value].part};
+    w->grads[value].part = ++w->nparts;
+    return true;
+}
+
+/* Of the value whose turn it is: its parts are put where they belong, and added to what the whole has. */
+static bool lay_out_parts(walk *w, int32_t value)
+{
+    int64_t n = 0;
+    for (int64_t p = w->grads[value].part; p; p = w->parts[p - 1].next)
+        n++;
+    if (!n)
+        return true;
+    kiln_placed *placed = kiln_alloc((size_t)n, sizeof *placed);
+    if (!placed)
+        return false;
+    for (int64_t i = 0, p = w->grads[value].part; p; p = w->parts[p - 1].next)
+        placed[i++] = w->parts[p - 1].placed;
+    w->grads[value].part = 0;
+    int64_t shape[KILN_MAX_DIMS]; /* recording moves the values */
+    memcpy(shape, w->tr->values[value].shape, sizeof shape);
+    kiln_tensor *sum = kiln_lay_out(placed, n, w->tr->values[value].ndim, shape), *whole = w->grads[value].whole;
+    kiln_free(placed);
+    return (w->grads[value].whole = sum && whole ? kiln_add(whole, sum) : sum) != NULL;
 }
 
 /* Runs the value's hook, if its tensor has one, on the complete gradient. */
 static bool run_hook(walk *w, int32_t value)
 {
     kiln_tensor *t = w->tr->values[value].leaf;
-    if (!t || !t->extra || !t->extra->hook || !w->grads[value])
+    if (!t || !t->extra || !t->extra->hook || !w->grads[value].whole)
         return true;
     uint64_t failures = kiln_fail_count();
-    kiln_tensor *g = t->extra->hook(w->grads[value], t->extra->hook_context);
+    kiln_tensor *g = t->extra->hook(w->grads[value].whole, t->extra->hook_context);
     if (g)
-        w->grads[value] = g;
+        w->grads[value].whole = g;
     return kiln_fail_count() == failures;
 }
 
@@ -190,7 +242,7 @@ static bool back_node(walk *w, int64_t n)
     for (int j = 0; j < node.nout; j++) {
         if (!run_hook(w, node.out + j))
             return false;
-        any |= (gout[j] = w->grads[node.out + j]) != NULL;
+        any |= (gout[j] = w->grads[node.out + j].whole) != NULL;
     }
     if (!any)
         return true;
@@ -215,7 +267,7 @@ static bool back_node(walk *w, int64_t n)
         if (!(node.op->grad_skips & KILN_SKIPS_RESULTS) && !(out[j] = kiln_trace_handle(tr, node.out + j)))
             return false;
     }
-    kiln_grad_call g = {node.op, &attrs, node.nin, node.nout, in, out, gout, need, gin};
+    kiln_grad_call g = {node.op, &attrs, node.nin, node.nout, in, out, gout, need, gin, .part_dim = -1};
     kiln_thread *th = kiln_thread_state();
     const kiln_op *outer = th->composing;
     th->composing = node.origin; /* the gradient of what the user wrote is part of it, too */
@@ -223,6 +275,8 @@ static bool back_node(walk *w, int64_t n)
     th->composing = outer;
     if (!ok)
         return false;
+    if (g.part_dim >= 0)
+        return add_part(w, operands[0], gin[0], g.part_dim, g.part_start);
     for (int i = 0; i < node.nin; i++)
         if (need[i] && gin[i] && !add_grad(w, operands[i], gin[i]))
             return false;
@@ -283,7 +337,7 @@ static bool hand_grad(kiln_trace *tr, kiln_tensor *t, const kiln_tensor *before,
 
 static bool leaf_arrived(walk *w, int32_t value)
 {
-    if (!w->grads[value])
+    if (!w->grads[value].whole)
         return true;
     if (!run_hook(w, value))
         return false;
@@ -293,7 +347,7 @@ static bool leaf_arrived(walk *w, int32_t value)
     kiln_tensor_extra *e = kiln_tensor_extras(t);
     if (!e)
         return false;
-    kiln_tensor *g = w->grads[value], *before = kiln_tensor_grad(t);
+    kiln_tensor *g = w->grads[value].whole, *before = kiln_tensor_grad(t);
     if (before) {
         g = kiln_add(before, g);
         w->tr->trail.once = true;
@@ -306,6 +360,8 @@ static bool walk_back(walk *w)
 {
     while (w->nheap) {
         int32_t v = pop(w);
+        if (!lay_out_parts(w, v))
+            return false;
         const kiln_value *value = &w->tr->values[v];
         int32_t node = value->node;
         bool leaf = value->leaf && value->leaf->leaf;
@@ -317,7 +373,7 @@ static bool walk_back(walk *w)
         const kiln_node *n = &w->tr->nodes[node];
         bool last = true;
         for (int32_t older = n->out; older < v; older++)
-            last &= !w->grads[older];
+            last &= !is_reached(w, older);
         if (last && n->requires_grad && !back_node(w, node))
             return false;
     }
@@ -441,7 +497,8 @@ static void end_walk(walk *w)
     kiln_trace *tr = w->tr;
     tr->walks--;
     for (int64_t i = 0; i < w->narrived; i++)
-        w->grads[w->arrived[i]] = NULL;
+        w->grads[w->arrived[i]] = (kiln_reached){0};
+    kiln_free(w->parts);
     if (w->capacity > tr->spare_grads_capacity) {
         kiln_free(tr->spare_grads);
         tr->spare_grads = w->grads;
@@ -535,7 +592,7 @@ bool kiln_grad(kiln_tensor *output, kiln_tensor *grad_output, kiln_tensor *const
     bool ok = mark_wanted(tr, inputs, n, true) && seed(&w, output, grad_output, "grad");
     for (int i = 0; ok && i < n; i++) {
         int32_t v = kiln_trace_value(tr, inputs[i]);
-        grads[i] = v < w.count && w.grads[v] ? w.grads[v] : kiln_zeros_like(inputs[i]);
+        grads[i] = v < w.count && w.grads[v].whole ? w.grads[v].whole : kiln_zeros_like(inputs[i]);
         ok = grads[i] != NULL;
     }
     mark_wanted(tr, inputs, n, false);

@@ -113,7 +113,7 @@ typedef struct kiln_trace {
         int32_t value, copy;
     } * moves;
     int64_t nmoves, moves_capacity;
-    kiln_tensor **spare_grads; /* of the last walk back, for the next one: nothing but NULL */
+    struct kiln_reached *spare_grads; /* of the last walk back, for the next one: all of them empty */
     int64_t spare_grads_capacity;
     int32_t *spare_arrived;
     int64_t spare_arrived_capacity;
