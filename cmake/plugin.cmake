@@ -37,6 +37,14 @@ macro(kiln_cuda_plugin)
         # A quarter of the size; drivers from CUDA 12.4 on can read it, and older ones are refused in any case.
         target_compile_options(kiln-cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-compress-mode=size>)
         set(here ${PROJECT_SOURCE_DIR}/src/device/cuda)
+        # Hopper's own instructions are there for compute capability 9.0 exactly, and for no other.
+        add_library(kiln-cuda-hopper OBJECT ${here}/attention/hopper.cu)
+        set_target_properties(kiln-cuda-hopper PROPERTIES CUDA_ARCHITECTURES 90a-real CUDA_VISIBILITY_PRESET hidden
+            POSITION_INDEPENDENT_CODE ON)
+        target_include_directories(kiln-cuda-hopper PRIVATE src include)
+        target_compile_options(kiln-cuda-hopper PRIVATE -compress-mode=size)
+        set_source_files_properties(${here}/attention/hopper.cu PROPERTIES HEADER_FILE_ONLY ON TARGET_DIRECTORY kiln-cuda)
+        target_link_libraries(kiln-cuda PRIVATE kiln-cuda-hopper)
         # Rounded after every operation, as the CPU's and the generated kernels are: the same bits, fused or not.
         set_source_files_properties(${here}/group/group.cu ${here}/kernels/random.cu ${here}/kernels/rows.cu
             PROPERTIES COMPILE_OPTIONS -fmad=false)

@@ -118,6 +118,7 @@ static const kiln_meta metas[2] = {{"key", "value"}, {NULL, "value"}};
 #define CONV               conv_options()
 #define POOL               pool_options()
 #define CROSS_ENTROPY      cross_entropy_options()
+#define SDPA               sdpa_options()
 #define OPTIMIZER_NAME     optimizer_name()
 #define OPTIMIZER_OPTIONS  optimizer_options()
 #define LOADER_OPTIONS     loader_options()

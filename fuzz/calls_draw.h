@@ -107,6 +107,7 @@ kiln_hook any_hook(void);
 const kiln_conv_options *conv_options(void);
 const kiln_pool_options *pool_options(void);
 const kiln_cross_entropy_options *cross_entropy_options(void);
+const kiln_sdpa_options *sdpa_options(void);
 const kiln_linear_options *linear_options(void);
 const kiln_layer_conv_options *layer_conv_options(void);
 const kiln_embedding_options *embedding_options(void);

@@ -322,6 +322,20 @@ const kiln_cross_entropy_options *cross_entropy_options(void)
     return &o;
 }
 
+const kiln_sdpa_options *sdpa_options(void)
+{
+    static kiln_sdpa_options o;
+    if (byte() % 8 == 0)
+        return NULL; /* and no tensor is drawn that nobody gets */
+    o = (kiln_sdpa_options){.size = sizeof o,
+                            .mask = byte() % 2 ? NULL : any_tensor(),
+                            .lengths = byte() % 2 ? NULL : any_tensor(),
+                            .dropout = byte() % 2 ? 0 : any_number(),
+                            .causal = byte() % 2,
+                            .scale = byte() % 2 ? 0 : any_number()};
+    return &o;
+}
+
 const kiln_optim_options *optimizer_options(void)
 {
     static kiln_optim_options o;

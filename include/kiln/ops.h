@@ -230,9 +230,21 @@ KILN_API KILN_T kiln_batch_norm(KILN_T x, KILN_T running_mean, KILN_T running_va
                                 bool training, double momentum, double eps);
 KILN_API KILN_T kiln_embedding(KILN_T weight, KILN_T indices,
                                int64_t padding_idx); /* weight [rows, width]; padding_idx -1: none */
-/* q [..., L, E], k and v [..., S, E]; mask: NULL, bool (true: take part) or float (added); scale 0: 1/sqrt(E) */
+/* q [..., L, E], k and v [..., S, E]; mask: NULL, bool (true: take part) or float (added); scale 0: 1/sqrt(E). Where q
+ * is [N, heads, L, E], k and v may have fewer heads, if their number divides q's: neighbours share one. */
 KILN_API KILN_T kiln_scaled_dot_product_attention(KILN_T q, KILN_T k, KILN_T v, KILN_T mask, double dropout_p,
                                                   bool causal, double scale);
+typedef struct kiln_sdpa_options {
+    size_t size;    /* of the struct; the macro sets it */
+    KILN_T mask;    /* as above */
+    KILN_T lengths; /* i64 [N]: keys and values that each sequence has; those behind them are not looked at */
+    double dropout; /* of weights: 0 */
+    bool causal;    /* query i sees keys up to i */
+    double scale;   /* 1/sqrt(E) */
+} kiln_sdpa_options;
+KILN_API KILN_T kiln_sdpa_(KILN_T q, KILN_T k, KILN_T v, const kiln_sdpa_options *options);
+/* The same by names: kiln_sdpa(q, k, v, .lengths = n, .causal = true) */
+#define kiln_sdpa(...) KILN_CALL3_(kiln_sdpa_, kiln_sdpa_options, __VA_ARGS__, )
 
 /* One layer and direction of PyTorch's LSTM over a sequence x [T, N, in], from h0 and c0 [N, H]. w_ih [4H, in], w_hh
  * [4H, H], b_ih and b_hh [4H] (each may be NULL); gates in the order i, f, g, o. Returns h of all steps, [T, N, H]; *hn

@@ -45,9 +45,9 @@ static int64_t take_run(const kiln_placed **left, int64_t n, const kiln_placed *
     return taken;
 }
 
-/* Joins runs of touching parts among the n of `placed`, which are in order: how many parts there are then. Runs of fewer
- * than ENOUGH that are not the whole stay apart. Parts that happen to touch in this step may not in the next one, and
- * the step would get another plan. */
+/* Joins runs of touching parts among the n of `placed`, which are in order: how many parts there are then. Runs of
+ * fewer than ENOUGH that are not the whole stay apart. Parts that happen to touch in this step may not in the next one,
+ * and the step would get another plan. */
 static int64_t join_runs(kiln_placed *placed, int64_t n, const int64_t *shape, const kiln_placed **lists,
                          kiln_tensor **pieces, kiln_placed *joined)
 {

@@ -188,13 +188,31 @@ static const double *row_of(const ref_tensor *t, int batch_dims, const int64_t *
     return t->data + (flat * t->shape[t->ndim - 2] + row) * t->shape[t->ndim - 1];
 }
 
+/* How many heads of q a head of k and v serves. */
+static int64_t sharing(const ref_call *c)
+{
+    const ref_tensor *q = c->in[0], *k = c->in[1];
+    int n = q->ndim;
+    return n > 2 && k->ndim == n && k->shape[n - 3] > 1 ? q->shape[n - 3] / k->shape[n - 3] : 1;
+}
+
+/* Batch indices of q as those of k and v. */
+static void shared_heads(const ref_call *c, int batch, const int64_t *index, int64_t *shared)
+{
+    memcpy(shared, index, KILN_MAX_DIMS * sizeof *shared);
+    if (batch > 0)
+        shared[batch - 1] /= sharing(c);
+}
+
 /* The weights of one row of scores, in place of the scores; `index` ends with that row. */
 static void attention_weights(const ref_call *c, int batch, int64_t *index, double *w, int64_t positions)
 {
-    const ref_tensor *q = c->in[0], *k = c->in[1], *mask = operand(c, 3);
+    const ref_tensor *q = c->in[0], *k = c->in[1], *mask = operand(c, 3), *lengths = operand(c, 4);
     double largest = -INFINITY, sum = 0;
+    int64_t shared[KILN_MAX_DIMS];
+    shared_heads(c, batch, index, shared);
     for (int64_t s = 0; s < positions; s++) {
-        const double *a = row_of(q, batch, index, index[batch]), *b = row_of(k, batch, index, s);
+        const double *a = row_of(q, batch, index, index[batch]), *b = row_of(k, batch, shared, s);
         w[s] = 0;
         for (int64_t e = 0; e < q->shape[q->ndim - 1]; e++)
             w[s] += a[e] * b[e] * REF_FLOAT(c, 0);
@@ -203,7 +221,7 @@ static void attention_weights(const ref_call *c, int batch, int64_t *index, doub
             w[s] = ref_broadcast_at(mask, batch + 2, index) != 0 ? w[s] : -INFINITY;
         else if (mask)
             w[s] += ref_broadcast_at(mask, batch + 2, index);
-        if (REF_INT(c, 0) && s > index[batch])
+        if ((REF_INT(c, 0) && s > index[batch]) || (lengths && s >= lengths->data[index[0]]))
             w[s] = -INFINITY;
         largest = fmax(largest, w[s]);
     }
@@ -221,6 +239,8 @@ static void run_attention(ref_call *c)
     for (int k = 0; k < 3; k++) {
         ref_tensor lead = *c->in[k];
         lead.ndim -= 2;
+        if (k > 0 && lead.ndim > 0)
+            lead.shape[lead.ndim - 1] *= sharing(c);
         ref_broadcast_shape(&batch, shape, &lead);
     }
     const ref_tensor *q = c->in[0], *v = c->in[2];
@@ -232,6 +252,7 @@ static void run_attention(ref_call *c)
     for (int64_t i = 0; i < out->count; i++) {
         ref_unravel(batch + 2, shape, i, index);
         attention_weights(c, batch, index, w, positions);
+        shared_heads(c, batch, index, index);
         out->size[i] = 0;
         for (int64_t s = 0; s < positions; s++) {
             double term = w[s] * row_of(v, batch, index, s)[i % width];
@@ -242,19 +263,45 @@ static void run_attention(ref_call *c)
     free(w);
 }
 
-/* Scores of one query of one head (of `heads`): scale·q·k, those a causal mask hides minus infinity. */
-static void plain_scores(const ref_call *c, int64_t head, int64_t i, double *scores)
+/* Scores of one query of one head (of `heads`): scale·q·k, those a causal mask hides minus infinity. Operands `first`
+ * and the next, if there, are a mask of the scores' shape and lengths. */
+static void plain_scores(const ref_call *c, int first, int64_t head, int64_t i, double *scores)
 {
-    const ref_tensor *q = c->in[0], *k = c->in[1];
+    const ref_tensor *q = c->in[0], *k = c->in[1], *mask = operand(c, first), *lengths = operand(c, first + 1);
     int n = q->ndim;
     int64_t l = q->shape[n - 2], s = k->shape[n - 2], e = q->shape[n - 1];
     for (int64_t j = 0; j < s; j++) {
         scores[j] = 0;
         for (int64_t d = 0; d < e; d++)
             scores[j] += REF_FLOAT(c, 0) * q->data[(head * l + i) * e + d] * k->data[(head * s + j) * e + d];
-        if (REF_INT(c, 0) && j > i)
+        double m = mask ? mask->data[(head * l + i) * s + j] : 0;
+        scores[j] += mask && mask->dtype != KILN_BOOL ? m : 0;
+        if ((REF_INT(c, 0) && j > i) || (mask && mask->dtype == KILN_BOOL && m == 0) ||
+            (lengths && j >= lengths->data[head]))
             scores[j] = -INFINITY;
     }
+}
+
+/* The row of a result that belongs to row `row` of an operand with `rows` of them a head: results lie with the rows
+ * behind the first batch dim. */
+static int64_t laid_row(const ref_tensor *like, int64_t rows, int64_t row)
+{
+    int64_t inner = 1, head = row / rows;
+    for (int d = 1; d < like->ndim - 2; d++)
+        inner *= like->shape[d];
+    return (head / inner * rows + row % rows) * inner + head % inner;
+}
+
+static ref_tensor *laid_out(ref_call *c, int i, const ref_tensor *like, int64_t rows, int64_t width)
+{
+    int n = like->ndim;
+    int64_t shape[KILN_MAX_DIMS];
+    memcpy(shape, like->shape, sizeof shape);
+    for (int d = n - 2; d > 1; d--)
+        shape[d] = like->shape[d - 1];
+    shape[n < 4 ? n - 2 : 1] = rows;
+    shape[n - 1] = width;
+    return ref_out(c, i, like->dtype, n, shape);
 }
 
 /* q, k, v with the same batch dims -> y and the logarithm of Σ exp(scores) */
@@ -264,24 +311,25 @@ static void run_plain_attention(ref_call *c)
     int n = q->ndim;
     int64_t shape[KILN_MAX_DIMS], l = q->shape[n - 2], s = v->shape[n - 2], ev = v->shape[n - 1];
     memcpy(shape, q->shape, sizeof shape);
-    shape[n - 1] = ev;
-    ref_tensor *y = ref_out(c, 0, q->dtype, n, shape), *lse = ref_out(c, 1, ref_wide(q->dtype), n - 1, shape);
+    ref_tensor *y = laid_out(c, 0, q, l, ev), *lse = ref_out(c, 1, ref_wide(q->dtype), n - 1, shape);
     double *w = calloc((size_t)s + 1, sizeof *w);
     for (int64_t row = 0; row < lse->count; row++) {
         double sum = 0, largest = 0;
-        plain_scores(c, row / l, row % l, w);
+        plain_scores(c, 3, row / l, row % l, w);
         for (int64_t j = 0; j < s; j++) {
             sum += exp(w[j]);
             largest = isfinite(w[j]) ? fmax(largest, fabs(w[j])) : largest;
         }
-        lse->data[row] = log(sum);
+        lse->data[row] = sum > 0 ? log(sum) : INFINITY; /* which makes all weights 0 */
+        sum = sum > 0 ? sum : 1;
         lse->size[row] = fmax(largest, 1);
         for (int64_t d = 0; d < ev; d++) {
-            y->size[row * ev + d] = 0;
+            int64_t to = laid_row(q, l, row) * ev + d;
+            y->size[to] = 0;
             for (int64_t j = 0; j < s; j++) {
                 double term = exp(w[j]) / sum * v->data[(row / l * s + j) * ev + d];
-                y->data[row * ev + d] += term;
-                y->size[row * ev + d] += fabs(term) * fmax(largest, 1);
+                y->data[to] += term;
+                y->size[to] += fabs(term) * fmax(largest, 1);
             }
         }
     }
@@ -304,33 +352,35 @@ static void run_attention_grad(ref_call *c)
     int64_t l = q->shape[n - 2], s = k->shape[n - 2], e = q->shape[n - 1], ev = v->shape[n - 1];
     ref_tensor *g[3];
     for (int i = 0; i < 3; i++) {
-        g[i] = ref_out_like(c, i, c->in[i]);
+        const ref_tensor *t = c->in[i];
+        g[i] = laid_out(c, i, t, t->shape[n - 2], t->shape[n - 1]);
         for (int64_t j = 0; j < g[i]->count; j++)
             g[i]->size[j] = 0;
     }
     double *w = calloc((size_t)s + 1, sizeof *w);
     for (int64_t row = 0; row < lse->count; row++) {
         double along = glse ? -glse->data[row] : 0, along_size = fabs(along);
+        int64_t query = laid_row(q, l, row);
+        const double *up = gy->data + query * ev;
         for (int64_t d = 0; d < ev; d++) {
-            along += y->data[row * ev + d] * gy->data[row * ev + d];
-            along_size += fabs(y->data[row * ev + d] * gy->data[row * ev + d]);
+            along += y->data[query * ev + d] * up[d];
+            along_size += fabs(y->data[query * ev + d] * up[d]);
         }
-        plain_scores(c, row / l, row % l, w);
+        plain_scores(c, 7, row / l, row % l, w);
         for (int64_t j = 0; j < s; j++) {
-            int64_t key = row / l * s + j;
+            int64_t key = row / l * s + j, to = laid_row(k, s, key);
             double p = exp(w[j] - lse->data[row]), gp = 0, size = along_size,
                    wide = isfinite(w[j]) ? 1 + fabs(w[j]) : 1;
             for (int64_t d = 0; d < ev; d++) {
-                gp += gy->data[row * ev + d] * v->data[key * ev + d];
-                size += fabs(gy->data[row * ev + d] * v->data[key * ev + d]);
-                double term = p * gy->data[row * ev + d];
-                add_term(g[2], key * ev + d, term, fabs(term) * wide);
+                gp += up[d] * v->data[key * ev + d];
+                size += fabs(up[d] * v->data[key * ev + d]);
+                add_term(g[2], to * ev + d, p * up[d], fabs(p * up[d]) * wide);
             }
             double gs = REF_FLOAT(c, 0) * p * (gp - along);
             size *= fabs(REF_FLOAT(c, 0)) * p * wide;
             for (int64_t d = 0; d < e; d++) {
-                add_term(g[0], row * e + d, gs * k->data[key * e + d], size * fabs(k->data[key * e + d]));
-                add_term(g[1], key * e + d, gs * q->data[row * e + d], size * fabs(q->data[row * e + d]));
+                add_term(g[0], query * e + d, gs * k->data[key * e + d], size * fabs(k->data[key * e + d]));
+                add_term(g[1], to * e + d, gs * q->data[row * e + d], size * fabs(q->data[row * e + d]));
             }
         }
     }
@@ -400,5 +450,7 @@ const ref_entry ref_entries_norm[] = {
     {"scaled_dot_product_attention", run_attention, 8},
     {"attention", run_plain_attention, 4},
     {"attention_grad", run_attention_grad, 4},
+    {"attention_masked", run_plain_attention, 4},
+    {"attention_masked_grad", run_attention_grad, 4},
     {NULL, NULL, 0},
 };

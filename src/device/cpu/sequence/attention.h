@@ -7,6 +7,13 @@
 #include "device/cpu/group/pointwise.h"
 #include "device/cpu/rows/rows.h"
 
+/* A result, or an operand that was one (y and its gradient), with its dims in the order of q: they lie in memory with
+ * the rows behind the first batch dim (ops/attention.c). */
+typedef struct kiln_attention_laid {
+    kiln_cpu_operand x;
+    int64_t shape[KILN_MAX_DIMS], stride[KILN_MAX_DIMS];
+} kiln_attention_laid;
+
 typedef struct kiln_attention {
     const kiln_cpu_call *c;
     const kiln_gemm_real *gemm;
@@ -34,6 +41,19 @@ static inline int64_t kiln_round_up(int64_t n, int64_t unit)
 static inline int64_t kiln_attention_keys(const kiln_attention *a, int64_t row)
 {
     return a->causal && row < a->s ? row : a->s;
+}
+
+static inline void kiln_attention_upright(const kiln_cpu_operand *from, kiln_attention_laid *to)
+{
+    int n = from->ndim;
+    to->x = *from;
+    for (int d = 0; d < n; d++) {
+        int at = n < 4 || d == 0 || d == n - 1 ? d : d == n - 2 ? 1 : d + 1;
+        to->shape[d] = from->shape[at];
+        to->stride[d] = from->stride[at];
+    }
+    to->x.shape = to->shape;
+    to->x.stride = to->stride;
 }
 
 /* Where head `head` of an operand begins, in elements. */

@@ -17,7 +17,7 @@ static char *NAME(element_at)(const kiln_attention *a, const kiln_cpu_operand *x
     return (char *)x->data + (size_t)offset * a->element;
 }
 
-/* `count` elements to a dense result, from element `offset` on. */
+/* `count` elements to a result, from element `offset` on. */
 static void NAME(put)(const kiln_attention *a, const kiln_cpu_operand *to, int64_t offset, const REAL *from,
                       int64_t count)
 {
@@ -96,6 +96,9 @@ static void NAME(forward_tile)(const kiln_attention *a, int64_t head, int64_t ro
     REAL *lse = (REAL *)a->c->out[1].data + head * a->l + row;
     int64_t seen = kiln_attention_keys(a, row + rows);
     REAL share[KILN_GEMM_MAX_ROWS];
+    kiln_attention_laid y;
+    kiln_attention_upright(&a->c->out[0], &y);
+    int64_t to = kiln_attention_head(&y.x, n - 2, head) + row * y.stride[n - 2];
     if (a->half)
         a->pack(copy, a->e, at, q->stride[n - 1], q->stride[n - 2], a->e, a->e, rows);
     NAME(scores)(a, rows, seen, a->e, from, from_row, from_column, keys, weights);
@@ -105,7 +108,7 @@ static void NAME(forward_tile)(const kiln_attention *a, int64_t head, int64_t ro
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < a->ev; j++)
             sums[i * a->ev_wide + j] *= share[i];
-        NAME(put)(a, &a->c->out[0], (head * a->l + row + i) * a->ev, sums + i * a->ev_wide, a->ev);
+        NAME(put)(a, &y.x, to + i * y.stride[n - 2], sums + i * a->ev_wide, a->ev);
     }
 }
 
@@ -134,11 +137,12 @@ typedef struct NAME(back) {
     NAME(matrix) q, k, y, gy;
     const REAL *lse, *glse;
     int64_t lse_step, glse_step;
-    REAL *p, *d;        /* a block of weights, and of the scores' gradients */
-    REAL *gq, *gk, *gv; /* gq: a tile of rows */
-    REAL *gq_out;       /* the result, where its rows can be summed in place; else NULL */
-    int64_t gq_at;      /* where the head's begin in it */
-    int64_t e_row, ev_row;
+    REAL *p, *d;                    /* a block of weights, and of the scores' gradients */
+    REAL *gq, *gk, *gv;             /* gq: a tile of rows */
+    REAL *gq_out;                   /* the result, where its rows can be summed in place; else NULL */
+    int64_t at[3];                  /* where the head's rows begin in the results, … */
+    int64_t apart[3];               /* … and from one to the next */
+    int64_t gq_row, gk_row, gv_row; /* from one to the next where they are summed */
 } NAME(back);
 
 static void NAME(back_tile)(const NAME(back) * b, int64_t row, int64_t rows, int64_t in_block, int64_t seen_by_block)
@@ -156,10 +160,10 @@ static void NAME(back_tile)(const NAME(back) * b, int64_t row, int64_t rows, int
     }
     kiln_attend_rows attended = kiln_attention_rows(a, p, row, rows, seen_by_block);
     a->rows->attend_grad(&attended, d, lse, along);
-    REAL *to = b->gq_out ? b->gq_out + row * a->e : b->gq;
-    NAME(product)(a, rows, a->e_wide, seen, d, a->line, 1, b->k, to, b->e_row, false);
+    REAL *to = b->gq_out ? b->gq_out + row * b->gq_row : b->gq;
+    NAME(product)(a, rows, a->e_wide, seen, d, a->line, 1, b->k, to, b->gq_row, false);
     for (int64_t i = 0; to == b->gq && i < rows; i++)
-        NAME(put)(a, &a->c->out[0], b->gq_at + (row + i) * a->e, to + i * b->e_row, a->e);
+        NAME(put)(a, &a->c->out[0], b->at[0] + (row + i) * b->apart[0], to + i * b->gq_row, a->e);
 }
 
 /* Adds a block's part to the gradients of keys and values: products over the block's rows. */
@@ -172,8 +176,8 @@ static void NAME(back_keys)(const NAME(back) * b, int64_t row, int64_t rows, int
         const REAL *p = b->p + first * a->line + j, *d = b->d + first * a->line + j;
         NAME(matrix) gy = {b->gy.at + (row + first) * b->gy.row, b->gy.row};
         NAME(matrix) q = {b->q.at + (row + first) * b->q.row, b->q.row};
-        NAME(product)(a, tile, a->ev_wide, rows - first, p, 1, a->line, gy, b->gv + j * b->ev_row, b->ev_row, more);
-        NAME(product)(a, tile, a->e_wide, rows - first, d, 1, a->line, q, b->gk + j * b->e_row, b->e_row, more);
+        NAME(product)(a, tile, a->ev_wide, rows - first, p, 1, a->line, gy, b->gv + j * b->gv_row, b->gv_row, more);
+        NAME(product)(a, tile, a->e_wide, rows - first, d, 1, a->line, q, b->gk + j * b->gk_row, b->gk_row, more);
     }
 }
 
@@ -192,35 +196,54 @@ static REAL *NAME(take)(REAL **free, int64_t count)
     return *free - count;
 }
 
-/* Where rows of a result, which begins at element `offset`, can be summed in place; NULL where they cannot. */
-static REAL *NAME(in_place)(const kiln_attention *a, const kiln_cpu_operand *to, int64_t offset, bool whole)
+/* Where rows of a result are summed, and how far they are apart there: in place where they are whole vectors, else in
+ * scratch memory. */
+static REAL *NAME(place)(const kiln_attention *a, const NAME(back) * b, int which, bool whole, int64_t count,
+                         int64_t wide, REAL **free, int64_t *row)
 {
-    return a->half || !whole ? NULL : (REAL *)to->data + offset;
+    bool there = !a->half && whole;
+    *row = there ? b->apart[which] : wide;
+    return there ? (REAL *)a->c->out[which].data + b->at[which] : NAME(take)(free, count * wide);
 }
 
-/* Copies sums to a dense result, unless they were made there; keys that nobody saw get zeros. */
-static void NAME(put_rows)(const kiln_attention *a, const kiln_cpu_operand *to, int64_t offset, const REAL *from,
-                           int64_t from_row, int64_t width, int64_t seen)
+/* Copies sums to a result, unless they were made there; keys that nobody saw get zeros. */
+static void NAME(put_rows)(const NAME(back) * b, int which, const REAL *from, int64_t from_row, int64_t width,
+                           int64_t seen)
 {
-    bool there = (const char *)from == NAME(element_at)(a, to, offset);
-    for (int64_t j = 0; j < seen && !there; j++)
-        NAME(put)(a, to, offset + j * width, from + j * from_row, width);
-    memset(NAME(element_at)(a, to, offset + seen * width), 0, (size_t)((a->s - seen) * width) * a->element);
+    const kiln_attention *a = b->a;
+    const kiln_cpu_operand *to = &a->c->out[which];
+    bool there = (const char *)from == NAME(element_at)(a, to, b->at[which]);
+    for (int64_t j = 0; j < a->s; j++) {
+        int64_t at = b->at[which] + j * b->apart[which];
+        if (j >= seen)
+            memset(NAME(element_at)(a, to, at), 0, (size_t)width * a->element);
+        else if (!there)
+            NAME(put)(a, to, at, from + j * from_row, width);
+    }
 }
 
 static void NAME(backward)(const kiln_attention *a, int64_t head, void *scratch)
 {
     REAL *free = scratch;
     const kiln_cpu_operand *in = a->c->in, *out = a->c->out;
-    const int64_t gk_at = head * a->s * a->e, gv_at = head * a->s * a->ev;
     const bool whole = a->e_wide == a->e;
-    NAME(back) b = {.a = a, .e_row = a->e_wide, .ev_row = a->ev_wide, .gq_at = head * a->l * a->e};
+    const int n = in[0].ndim;
+    NAME(back) b = {.a = a};
+    kiln_attention_laid y, gy;
+    kiln_attention_upright(&in[3], &y);
+    kiln_attention_upright(&in[5], &gy);
+    for (int i = 0; i < 3; i++) {
+        kiln_attention_laid g;
+        kiln_attention_upright(&out[i], &g);
+        b.at[i] = kiln_attention_head(&g.x, n - 2, head);
+        b.apart[i] = g.stride[n - 2];
+    }
     b.keys = NAME(panels_of)(a, &in[1], head, &free);
     b.values = NAME(panels_of)(a, &in[2], head, &free);
     b.q = NAME(rows_of)(a, &in[0], head, &free);
     b.k = NAME(rows_of)(a, &in[1], head, &free);
-    b.y = NAME(rows_of)(a, &in[3], head, &free);
-    b.gy = NAME(rows_of)(a, &in[5], head, &free);
+    b.y = NAME(rows_of)(a, &y.x, head, &free);
+    b.gy = NAME(rows_of)(a, &gy.x, head, &free);
     b.lse = (const REAL *)in[4].data + kiln_attention_head(&in[4], in[4].ndim - 1, head);
     b.lse_step = in[4].stride[in[4].ndim - 1];
     if (a->c->nin > 6 && in[6].data) {
@@ -230,11 +253,11 @@ static void NAME(backward)(const kiln_attention *a, int64_t head, void *scratch)
     b.p = NAME(take)(&free, a->block * a->line);
     b.d = NAME(take)(&free, a->block * a->line);
     b.gq = NAME(take)(&free, a->tall * a->e_wide);
-    b.gq_out = NAME(in_place)(a, &out[0], b.gq_at, whole);
-    if (!(b.gk = NAME(in_place)(a, &out[1], gk_at, whole)))
-        b.gk = NAME(take)(&free, a->s * a->e_wide);
-    if (!(b.gv = NAME(in_place)(a, &out[2], gv_at, a->ev_wide == a->ev)))
-        b.gv = NAME(take)(&free, a->s * a->ev_wide);
+    b.gq_row = a->e_wide;
+    if (!a->half && whole)
+        b.gq_out = NAME(place)(a, &b, 0, whole, 0, 0, &free, &b.gq_row);
+    b.gk = NAME(place)(a, &b, 1, whole, a->s, a->e_wide, &free, &b.gk_row);
+    b.gv = NAME(place)(a, &b, 2, a->ev_wide == a->ev, a->s, a->ev_wide, &free, &b.gv_row);
     for (int64_t row = 0; row < a->l; row += a->block) {
         int64_t rows = NAME(least)(a->block, a->l - row), seen = kiln_attention_keys(a, row + rows);
         for (int64_t i = 0; i < rows; i += a->tall)
@@ -242,6 +265,6 @@ static void NAME(backward)(const kiln_attention *a, int64_t head, void *scratch)
         NAME(back_keys)(&b, row, rows, seen);
     }
     int64_t seen = a->l ? kiln_attention_keys(a, a->l) : 0;
-    NAME(put_rows)(a, &out[1], gk_at, b.gk, b.e_row, a->e, seen);
-    NAME(put_rows)(a, &out[2], gv_at, b.gv, b.ev_row, a->ev, seen);
+    NAME(put_rows)(&b, 1, b.gk, b.gk_row, a->e, seen);
+    NAME(put_rows)(&b, 2, b.gv, b.gv_row, a->ev, seen);
 }

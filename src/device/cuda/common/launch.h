@@ -43,6 +43,8 @@ typedef struct kiln_cuda_call {
     const int32_t *stop; /* not NULL where the kernel writes to a slot: it must write nothing while *stop is not 0 */
     const struct kiln_cuda_tiling *tiling; /* of a product that is part of a chain; NULL: as its shape has it */
     bool chained;                        /* nothing is compiled for it alone: its chain is, or it may never run again */
+    bool tf32;                           /* products of f32 may round their operands to TF32 */
+    int capability;                      /* of the device: 90 for 9.0 */
     int multiprocessors;                 /* of the device: for grids whose size does not change results */
     const struct kiln_cuda_costs *costs; /* of the device */
     const struct kiln_kernel *kernel;    /* the rest is for C sources */

@@ -67,6 +67,8 @@ void kiln_cuda_make_call(kiln_cuda_call *c, kiln_cuda_device *d, const kiln_plan
                           .ints = k->ints,
                           .nints = k->nints,
                           .nfloats = k->nscalars,
+                          .tf32 = k->tf32,
+                          .capability = d->capability,
                           .multiprocessors = d->multiprocessors,
                           .costs = &d->costs,
                           .plan = plan,

@@ -1,13 +1,13 @@
-/* The tiles that attention and its gradient are made of: a part of attention.cu. A block of 128 threads, 16 across and
+/* The tiles that attention and its gradient are made of without tensor cores: a part of plain.cu. A block of 128 threads, 16 across and
  * 8 down, works on a square tile of scores, of which a thread has `tall` rows and `wide` columns in registers. Operands
  * go through shared memory piece by piece, so that any width of heads will do. S is what elements are in memory, T what
  * they are computed as. */
-#ifndef KILN_CUDA_ATTENTION_CUH
-#define KILN_CUDA_ATTENTION_CUH
+#ifndef KILN_CUDA_ATTENTION_PLAIN_CUH
+#define KILN_CUDA_ATTENTION_PLAIN_CUH
 
-#include "device/cuda/kernels/halves.cuh"
+#include "device/cuda/attention/view.cuh"
 
-enum { ACROSS = 16, DOWN = 8, THREADS = ACROSS * DOWN, PIECE = 32, BATCH_DIMS = KILN_MAX_DIMS };
+enum { ACROSS = 16, DOWN = 8, THREADS = ACROSS * DOWN, PIECE = 32 };
 
 template <typename T> struct tile {
     static constexpr int wide = kiln_wide<T>, tall = 2 * wide, side = ACROSS * wide;
@@ -21,13 +21,7 @@ template <typename T> struct alignas(16) room {
     T weights[tile<T>::side * tile<T>::line];
 };
 
-/* An operand as it lies in memory. */
-struct operand {
-    const void *at;
-    int64_t row, column, batch[BATCH_DIMS]; /* strides */
-};
-
-/* One head of it, `count` rows long. */
+/* One head of an operand, `count` rows long. */
 template <typename S> struct matrix {
     typedef typename kiln_element<S>::real real;
     const S *at;
@@ -187,14 +181,16 @@ static __device__ __forceinline__ void accumulate(T (&sums)[tile<T>::tall][NV], 
     }
 }
 
-/* Rows from … of a dense result of `count` rows, its columns first …, each row times its factor. */
+/* Rows from … of a result of `count` rows, `apart` from one to the next, its columns first …, each row times its factor.
+ */
 template <typename T, int NV, typename S>
-static __device__ __forceinline__ void put(S *to, const T (&sums)[tile<T>::tall][NV], const T (&times)[tile<T>::tall],
-                                           int64_t from, int64_t count, int64_t first, int64_t width)
+static __device__ __forceinline__ void put(S *to, int64_t apart, const T (&sums)[tile<T>::tall][NV],
+                                           const T (&times)[tile<T>::tall], int64_t from, int64_t count, int64_t first,
+                                           int64_t width)
 {
     typedef columns<T, NV> cols;
     constexpr int each = cols::each;
-    bool whole = width % each == 0 && (uintptr_t)to % (each * sizeof(S)) == 0;
+    bool whole = width % each == 0 && apart % each == 0 && (uintptr_t)to % (each * sizeof(S)) == 0;
 #pragma unroll
     for (int i = 0; i < tile<T>::tall; i++) {
         int64_t row = from + threadIdx.x / ACROSS * tile<T>::tall + i;
@@ -208,11 +204,11 @@ static __device__ __forceinline__ void put(S *to, const T (&sums)[tile<T>::tall]
             for (int j = 0; j < each; j++)
                 v.at[j] = kiln_element<S>::to(sums[i][g + j] * times[i]);
             if (whole && column < width)
-                kiln_store<each>(to + row * width + column, v);
+                kiln_store<each>(to + row * apart + column, v);
 #pragma unroll
             for (int j = 0; j < each; j++)
                 if (!whole && column + j < width)
-                    to[row * width + column + j] = v.at[j];
+                    to[row * apart + column + j] = v.at[j];
         }
     }
 }
