@@ -214,7 +214,7 @@ static int plan_step(const arguments *a, network *n, kiln_device device)
     if (!code)
         code = look(&s, &info, given(a, "kernels") ? &text : NULL);
     if (!code && given(a, "kernels"))
-        printf("%s\n", text);
+        say("%s\n", text);
     if (!code)
         say_plan(&s, &info, batch, optim);
     if (!code)

@@ -16,6 +16,7 @@ typedef enum kiln_fork_order {
     KILN_FORK_DATA,
     KILN_FORK_FAULTS,
     KILN_FORK_HANDLES, /* of threads that have ended */
+    KILN_FORK_TEXTS,   /* that are interned */
     KILN_FORK_LOCKS    /* how many there are */
 } kiln_fork_order;
 

@@ -23,6 +23,11 @@ static void explain(const kiln_module *m)
 kiln_visit kiln_visit_begin(kiln_module *m, kiln_tensor *x)
 {
     kiln_visit v = {.explained = kiln_nn.explained, .was_ok = kiln_ok(), .number = -1};
+    kiln_thread *th = kiln_thread_state();
+    if (th) {
+        v.outer = th->module;
+        th->module = kiln_module_label(m);
+    }
     if (kiln_nn.watch)
         v.number = kiln_nn.watch->begin(kiln_nn.watch, m, x);
     if (m->recompute)
@@ -33,6 +38,8 @@ kiln_visit kiln_visit_begin(kiln_module *m, kiln_tensor *x)
 kiln_tensor *kiln_visit_end(kiln_module *m, kiln_visit *v, kiln_tensor *y)
 {
     kiln_recompute_scope_leave(&v->again);
+    if (kiln_thread_current)
+        kiln_thread_current->module = v->outer;
     if (!y && kiln_ok())
         kiln_fail(KILN_E_STATE, "forward", "it gave no result, and no error that says why");
     if (!y && v->was_ok && v->explained == kiln_nn.explained)

@@ -2,6 +2,7 @@
 #include "nn/module.h"
 #include <string.h>
 #include "core/alloc.h"
+#include "core/intern.h"
 #include "nn/lists.h"
 
 enum { PATH = 512 }; /* bytes of a path in messages and names; longer ones are cut */
@@ -95,8 +96,21 @@ static bool name_member(const kiln_module *m, const kiln_member *member)
     return kiln_set_name(member->tensor, path) != NULL;
 }
 
-static void name_tree(const kiln_module *m)
+uint32_t kiln_module_label(kiln_module *m)
 {
+    uint32_t label = atomic_load_explicit(&m->path, memory_order_relaxed);
+    if (label)
+        return label;
+    char path[PATH];
+    kiln_module_path(m, path, sizeof path);
+    label = kiln_intern(path);
+    atomic_store_explicit(&m->path, label, memory_order_relaxed); /* another thread may do the same */
+    return label;
+}
+
+static void name_tree(kiln_module *m)
+{
+    atomic_store_explicit(&m->path, 0, memory_order_relaxed); /* it has another one now */
     for (int64_t i = 0; i < m->nmembers; i++)
         name_member(m, &m->members[i]); /* it has a name already, so there is room */
     for (int64_t i = 0; i < m->nchildren; i++)

@@ -3,6 +3,7 @@
 #ifndef KILN_NN_MODULE_H
 #define KILN_NN_MODULE_H
 
+#include <stdatomic.h>
 #include "core/fail.h"
 #include "kiln/nn.h"
 #include "tensor/scope.h"
@@ -37,6 +38,7 @@ struct kiln_module {
     bool recompute;      /* what it computes is computed again for the backward pass */
     kiln_module *parent; /* NULL: a root */
     char *name;          /* what the parent calls it */
+    atomic_uint path;    /* from the root, interned when it is first asked for; 0: not yet */
     kiln_module **children;
     int64_t nchildren, children_capacity;
     kiln_member *members;
@@ -69,6 +71,9 @@ bool kiln_module_outline(const kiln_module *m, uint64_t *outline);
 /* "layer1.0.conv1" from the root; "" for a root. Cut where it is longer than the buffer. */
 void kiln_module_path(const kiln_module *m, char *buffer, size_t size);
 
+/* The same, interned (core/intern.h); 0 when there is no memory for it, which is no error. */
+uint32_t kiln_module_label(kiln_module *m);
+
 /* ---- Forward passes ---- */
 
 /* While a module is only looked at (kiln_summary) each visit is reported here, and nothing trains. */
@@ -93,6 +98,7 @@ static inline bool kiln_module_trains(const kiln_module *m)
 typedef struct kiln_visit {
     uint64_t explained;
     int64_t number;
+    uint32_t outer; /* the module that was being written before */
     kiln_recompute_scope again;
     bool was_ok;
 } kiln_visit;

@@ -7,6 +7,7 @@
 #include "core/fail.h"
 #include "core/half.h"
 #include "core/hash.h"
+#include "core/intern.h"
 #include "ops/widen.h"
 #include "optim/number.h"
 #include "optim/optim.h"
@@ -74,8 +75,12 @@ static bool add_param(kiln_optim *o, kiln_tensor *t, const char *name, int64_t i
     char *copy = unique_name(o, name);
     if (!copy)
         return false;
-    o->params[o->nparams++] = (kiln_optim_param){
-        .tensor = kiln_tensor_ref(t), .name = copy, .hash = hash_name(copy), .group = group, .clock = KILN_NO_DEVICE};
+    o->params[o->nparams++] = (kiln_optim_param){.tensor = kiln_tensor_ref(t),
+                                                 .name = copy,
+                                                 .hash = hash_name(copy),
+                                                 .label = kiln_intern(copy),
+                                                 .group = group,
+                                                 .clock = KILN_NO_DEVICE};
     return true;
 }
 
@@ -132,6 +137,7 @@ kiln_optim *kiln_optim_new(const char *name, kiln_params params, const kiln_opti
     if (!o)
         return NULL;
     o->rule = rule;
+    o->label = kiln_intern("optimizer");
     if (add_group(o, params, &resolved))
         return o;
     kiln_optim_free(o);
@@ -404,6 +410,7 @@ static bool update_one(kiln_optim *o, int64_t i, kiln_update *u)
 /* The updates of all parameters on one device, and the receipt for them. */
 static bool update_device(kiln_optim *o, int64_t first, bool counts, kiln_tensor *found)
 {
+    kiln_thread *th = kiln_thread_state();
     kiln_device device = o->params[first].tensor->device;
     kiln_optim_receipt *receipt = kiln_optim_open_receipt(o, counts);
     kiln_update u;
@@ -419,11 +426,13 @@ static bool update_device(kiln_optim *o, int64_t first, bool counts, kiln_tensor
         kiln_optim_param *p = &o->params[i];
         if (p->done || p->tensor->device != device || !is_due(p))
             continue;
+        th->module = p->label;
         if (!update_one(o, i, &u))
             return false;
         receipt->marks[i] = 1;
         p->done = true;
     }
+    th->module = o->label;
     return receipt && (!found || kiln_optim_advance_clock(o, device, &u)) && kiln_optim_close_receipt(o, device);
 }
 
@@ -433,10 +442,12 @@ static bool update_all(kiln_optim *o, kiln_tensor *found)
 {
     kiln_thread *th = kiln_thread_state();
     const kiln_op *outer = th->composing;
+    uint32_t outer_module = th->module;
     bool ok = true, counts = true;
     uint64_t failures = kiln_fail_count();
     if (!outer)
         th->composing = &o->rule->op;
+    th->module = o->label;
     kiln_inner_scope
         kiln_no_grad
             for (int64_t i = 0; ok && i < o->nparams; i++)
@@ -445,6 +456,7 @@ static bool update_all(kiln_optim *o, kiln_tensor *found)
                     counts = false;
                 }
     th->composing = outer;
+    th->module = outer_module;
     return ok && kiln_fail_count() == failures; /* the end of the scope may run what has piled up */
 }
 

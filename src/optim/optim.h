@@ -32,7 +32,8 @@ enum { KILN_OPTIM_MASTER = KILN_OPTIM_STATES, KILN_OPTIM_SLOTS };
 typedef struct kiln_optim_param {
     kiln_tensor *tensor; /* a reference */
     char *name;
-    uint64_t hash; /* of the name: two that differ are told apart at once */
+    uint64_t hash;  /* of the name: two that differ are told apart at once */
+    uint32_t label; /* the name, interned: what its updates are recorded as parts of */
     int group;
     bool done;         /* scratch for a step */
     bool began;        /* its master holds something: it was shown, and may have been loaded */
@@ -59,6 +60,7 @@ typedef struct kiln_optim_clock {
 
 struct kiln_optim {
     const kiln_optim_rule *rule;
+    uint32_t label; /* "optimizer", interned: what else its steps record */
     kiln_optim_options *groups;
     int64_t ngroups, groups_capacity;
     kiln_optim_param *params;

@@ -4,7 +4,44 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/alloc.h"
+#include "core/intern.h"
 #include "plan/plan.h"
+#include "trace/trace.h"
+
+/* ---- A kernel ---- */
+
+const char *kiln_plan_module(const kiln_trace *tr, const kiln_kernel *k)
+{
+    return kiln_interned(tr->nodes[tr->first_node + k->number].module);
+}
+
+/* Appends a name and what stands before it, or, where there is no room, that more was to come; false then. */
+static bool add_name(char *text, size_t size, const char *before, const char *name)
+{
+    static const char more[] = "…";
+    size_t used = strlen(text), room = size - used;
+    int n = snprintf(text + used, room, "%s%s", before, name);
+    if (n >= 0 && (size_t)n + sizeof more <= room)
+        return true;
+    snprintf(text + used, room, "%s", room >= sizeof more ? more : "");
+    return false;
+}
+
+void kiln_kernel_title(const kiln_kernel *k, char *text, size_t size)
+{
+    const kiln_group *g = k->group;
+    bool fits = true;
+    text[0] = '\0';
+    if (k->op)
+        fits = add_name(text, size, "", k->op->name);
+    if (!k->op && !g->ninstrs)
+        fits = add_name(text, size, "", "copy");
+    const char *first = !k->op ? "" : g && g->reduces && g->head < 0 ? " of " : " then ";
+    for (int i = 0; fits && g && i < g->ninstrs; i++)
+        fits = add_name(text, size, i ? "·" : first, kiln_pw_rows[g->instrs[i].row].name);
+}
+
+/* ---- A plan ---- */
 
 typedef struct text {
     char *at;
@@ -82,19 +119,23 @@ static void say_group(text *t, const kiln_plan *p, const kiln_group *g)
     }
 }
 
-static void say_kernel(text *t, const kiln_plan *p, int64_t number)
+/* What the user wrote that it comes from, and in which module. */
+static void say_source(text *t, const kiln_kernel *k, const char *module)
+{
+    say(t, "   of %s", k->origin->name);
+    if (module)
+        say(t, " in %s", *module ? module : "the root");
+    say(t, "%s\n", k->back ? ", backward" : "");
+}
+
+static void say_kernel(text *t, const kiln_trace *tr, const kiln_plan *p, int64_t number)
 {
     const kiln_kernel *k = &p->kernels[number];
     const kiln_group *g = k->group;
+    char title[512];
+    kiln_kernel_title(k, title, sizeof title);
     say(t, "%5lld  ", (long long)number);
-    if (k->op)
-        say(t, "%s", k->op->name);
-    if (g && g->ninstrs) {
-        say(t, "%s", k->op ? (g->reduces && g->head < 0 ? " of " : " then ") : "");
-        for (int i = 0; i < g->ninstrs; i++)
-            say(t, "%s%s", i ? "·" : "", kiln_pw_rows[g->instrs[i].row].name);
-    } else if (!k->op)
-        say(t, "copy");
+    say(t, "%s", title);
     for (int i = 0; !g && i < k->nout; i++) {
         say(t, "%s", i ? ", " : " -> ");
         say_operand(t, p, &k->out[i]);
@@ -103,7 +144,7 @@ static void say_kernel(text *t, const kiln_plan *p, int64_t number)
         say(t, " over %lld elements", (long long)g->count);
     say(t, "   %lld FLOP, ", (long long)k->flops);
     say_size(t, k->bytes);
-    say(t, "\n");
+    say_source(t, k, kiln_plan_module(tr, k));
     for (int i = 0; i < k->nin; i++) {
         say(t, "        in %d: ", i);
         say_operand(t, p, &k->in[i]);
@@ -113,7 +154,7 @@ static void say_kernel(text *t, const kiln_plan *p, int64_t number)
         say_group(t, p, g);
 }
 
-char *kiln_plan_text(const kiln_plan *p)
+char *kiln_plan_text(const kiln_trace *tr, const kiln_plan *p)
 {
     static const char *const roles[KILN_ROLES] = {"data",      "data set",    "parameters", "gradients",
                                                   "optimizer", "activations", "workspace"};
@@ -124,7 +165,7 @@ char *kiln_plan_text(const kiln_plan *p)
     say(&t, "plan for %s: %lld operations in %lld kernels (%lld fused groups)\n", kiln_device_name(p->device),
         (long long)p->nnodes, (long long)p->nkernels, (long long)fused);
     for (int64_t i = 0; i < p->nkernels; i++)
-        say_kernel(&t, p, i);
+        say_kernel(&t, tr, p, i);
     say(&t, "memory by role:");
     for (int r = 0; r < KILN_ROLES; r++) {
         say(&t, "%s %s ", r ? "," : "", roles[r]);

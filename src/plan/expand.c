@@ -78,6 +78,8 @@ static kiln_node begin_node(const expansion *e, const writing *w, const kiln_op 
 {
     return (kiln_node){.op = op,
                        .origin = w->formula->origin,
+                       .module = w->formula->module,
+                       .number = w->formula->number,
                        .in = (int32_t)e->to->noperands,
                        .out = out,
                        .nout = 1,

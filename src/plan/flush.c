@@ -405,7 +405,7 @@ char *kiln_plan_describe(void)
 {
     bool found = false;
     kiln_plan *p = plan_pending("plan_describe", INT64_MAX, &found);
-    char *text = p ? kiln_plan_text(p) : NULL;
+    char *text = p ? kiln_plan_text(kiln_trace_current(), p) : NULL;
     kiln_plan_unref(p);
     return text;
 }

@@ -1,6 +1,7 @@
 /* Kernels and buffers: writes each group down as a device will run it, and decides for every value that needs memory
  * whether that is a slot, an output or the arena. */
 #include <string.h>
+#include "core/intern.h"
 #include "plan/draft.h"
 
 typedef struct writer {
@@ -273,7 +274,6 @@ static bool kernel_of_node(writer *w, int32_t number, kiln_kernel *k)
     const kiln_node *n = kiln_draft_node(d, number);
     int64_t *ints = KILN_ARENA_NEW(d->pool, int64_t, n->nints);
     k->op = n->op;
-    k->origin = n->origin;
     k->node = number;
     k->nin = n->nin;
     k->nints = n->nints;
@@ -503,6 +503,16 @@ static bool prepare(writer *w)
     return true;
 }
 
+/* For messages: what the user wrote that it comes from, and where. */
+static void describe_kernel(const kiln_draft *d, kiln_kernel *k)
+{
+    const kiln_node *n = kiln_draft_node(d, k->node);
+    k->origin = n->origin;
+    k->module = kiln_interned(n->module);
+    k->number = n->number;
+    k->back = n->back;
+}
+
 bool kiln_draft_kernels(kiln_draft *d)
 {
     writer w = {.d = d, .p = d->plan};
@@ -521,6 +531,7 @@ bool kiln_draft_kernels(kiln_draft *d)
         bool ok = d->groups[group].work == KILN_WORK_GROUP ? write_group(&w, group, k) : write_kernel(&w, group, k);
         if (!ok)
             return false;
+        describe_kernel(d, k);
         w.p->nkernels++;
     }
     for (int64_t c = 0; c < d->tr->ncommits; c++) {
@@ -533,6 +544,7 @@ bool kiln_draft_kernels(kiln_draft *d)
         k->workspace = -1;
         if (!write_commit(&w, value, k))
             return false;
+        describe_kernel(d, k);
         w.p->nkernels++;
     }
     join_kernels(&w);

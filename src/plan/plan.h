@@ -84,8 +84,13 @@ typedef struct kiln_choice {
 
 typedef struct kiln_kernel {
     const kiln_op *op;     /* NULL for a group without head or reduction */
-    const kiln_op *origin; /* what the user wrote, for messages: op or the composite operation it is a part of */
-    int32_t node;
+    const kiln_op *origin; /* what the user wrote, for messages: op or the composite operation it is a part of; of a
+                            * group that of its product or reduction, else of its first node */
+    const char *module;    /* the path of the module that wrote that, interned, in the step that the plan was made for;
+                            * NULL: none. kiln_plan_module tells it of another step, whose names may differ */
+    bool back;             /* a walk back wrote it, or it runs again for one */
+    int32_t number;        /* of that node in the segment, as it was recorded */
+    int32_t node;          /* and in the draft */
     int nin, nout;
     kiln_operand *in, *out;
     const int64_t *ints;
@@ -262,8 +267,15 @@ bool kiln_plan_refused(kiln_refused *last);
 /* For kiln_plan_last: this thread has run the plan; `found`: it was there already. */
 void kiln_plan_was_run(const kiln_plan *plan, bool found);
 
-/* A person's description; `names` are taken from the nodes of the trace. NULL with an error. */
-char *kiln_plan_text(const kiln_plan *plan);
+/* A person's description of the plan of what is pending in `tr`; NULL with an error. */
+char *kiln_plan_text(const struct kiln_trace *tr, const kiln_plan *plan);
+
+/* The path of the module that the kernel comes from in the pending segment of `tr`, which the plan is for; "": the root
+ * of a tree, NULL: none. */
+const char *kiln_plan_module(const struct kiln_trace *tr, const kiln_kernel *kernel);
+
+/* What a kernel does, in a few words: "matmul then add·relu". Cut where there is no room. */
+void kiln_kernel_title(const kiln_kernel *kernel, char *text, size_t size);
 
 /* The address of a buffer in a run. */
 static inline kiln_address kiln_buffer_address(const kiln_plan *plan, const kiln_binding *b, int32_t buffer)

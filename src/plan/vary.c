@@ -139,7 +139,7 @@ static void sort_dims(const kiln_value *v, int *order)
 }
 
 /* The window's elements at their place of the day: a value that stands for it. */
-static int32_t copy_of(rewriting *r, int32_t value, const kiln_op *origin, kiln_offset where)
+static int32_t copy_of(rewriting *r, int32_t value, const kiln_node *reader, kiln_offset where)
 {
     if (r->copies[value] >= 0)
         return r->copies[value];
@@ -159,12 +159,18 @@ static int32_t copy_of(rewriting *r, int32_t value, const kiln_op *origin, kiln_
         dims[d] = k;
         step *= c->shape[k];
     }
-    kiln_node take = {.op = &kiln_op_strided_copy, .origin = origin, .out = copied, .nints = 2 * window.ndim + 1};
+    kiln_node made = {.origin = reader->origin, .module = reader->module, .number = reader->number};
+    kiln_node take = made, show = made;
+    take.op = &kiln_op_strided_copy;
+    take.out = copied;
+    take.nints = 2 * window.ndim + 1;
     take.floats = add_offset(r, where);
     take.nfloats = 1;
     add_made_node(r, take, source, ints);
     s->base = copied;
-    kiln_node show = {.op = &kiln_op_permute, .origin = origin, .out = shown, .nints = window.ndim};
+    show.op = &kiln_op_permute;
+    show.out = shown;
+    show.nints = window.ndim;
     add_made_node(r, show, copied, dims);
     return r->copies[value] = shown;
 }
@@ -186,7 +192,7 @@ static void rewrite_node(rewriting *r, int64_t number)
     for (int k = 0; k < n.nin && !view; k++) {
         int32_t operand = from->operands[n.in + k];
         if (operand >= 0 && r->moves[operand])
-            r->to->operands[n.in + k] = copy_of(r, operand, n.origin, place_of(r, operand));
+            r->to->operands[n.in + k] = copy_of(r, operand, &n, place_of(r, operand));
     }
     if (r->told[number]) { /* the last integer becomes its only number */
         n.nints--;

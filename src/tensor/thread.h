@@ -27,6 +27,7 @@ typedef struct kiln_thread {
     int32_t region, regions; /* of kiln_recomputed: inside which, 0: none; how many there were */
     bool told_broken_step, told_broken_scope, told_broken_block, told_bare; /* notices that were given */
     const struct kiln_op *composing; /* the outermost composite operation being written: what the user called */
+    uint32_t module;                 /* whose part is being written, interned (core/intern.h); 0: nobody's */
     kiln_tensor *free_tensors;       /* recycled handles that nobody has seen, linked through `extra` */
     kiln_tensor *oldest, *newest;    /* released handles, likewise, in the order they were released */
     int64_t nreleased;

@@ -233,12 +233,11 @@ static bool run_hook(walk *w, int32_t value)
     return kiln_fail_count() == failures;
 }
 
-static bool back_node(walk *w, int64_t n)
+static bool write_gradient(walk *w, kiln_node node)
 {
     kiln_tensor *in[KILN_MAX_INPUTS], *gin[KILN_MAX_INPUTS], *out[KILN_MAX_OUTPUTS], *gout[KILN_MAX_OUTPUTS];
     bool need[KILN_MAX_INPUTS], any = false;
     kiln_trace *tr = w->tr;
-    kiln_node node = tr->nodes[n];
     for (int j = 0; j < node.nout; j++) {
         if (!run_hook(w, node.out + j))
             return false;
@@ -281,6 +280,17 @@ static bool back_node(walk *w, int64_t n)
         if (need[i] && gin[i] && !add_grad(w, operands[i], gin[i]))
             return false;
     return true;
+}
+
+/* The gradient of what a module has written belongs to it, too. */
+static bool back_node(walk *w, int64_t n)
+{
+    kiln_thread *th = kiln_thread_state();
+    uint32_t outer = th->module;
+    th->module = w->tr->nodes[n].module;
+    bool ok = write_gradient(w, w->tr->nodes[n]);
+    th->module = outer;
+    return ok;
 }
 
 void kiln_trace_finish_grads(kiln_trace *tr, bool restore)
@@ -419,7 +429,7 @@ static bool hand_again(kiln_trace *tr, const kiln_arrival *a, int64_t n)
 static bool walk_again(walk *w, int32_t value, bool *done)
 {
     kiln_trace *tr = w->tr;
-    enum { KEY = 4 };
+    enum { KEY = 5 };
     static const char walking; /* no operation has its address */
     *done = false;
     if (w->hooked || tr->walks > 1 || !kiln_trail_can_begin(tr))
@@ -430,6 +440,7 @@ static bool walk_again(walk *w, int32_t value, bool *done)
     kiln_trail_put(&tr->trail, value);
     kiln_trail_put(&tr->trail, (int64_t)(intptr_t)kiln_thread_state()->composing);
     kiln_trail_put(&tr->trail, kiln_thread_state()->default_device);
+    kiln_trail_put(&tr->trail, kiln_thread_state()->module);
     if (kiln_trail_has(tr) && tr->trail.same_numbers && leaves_are_free(tr)) {
         int64_t n;
         const kiln_arrival *a = kiln_trail_arrivals(&tr->trail, &n);

@@ -293,15 +293,15 @@ static bool numbers_differ(const kiln_trace *tr, const kiln_call *c, const kiln_
            memcmp(tr->floats + n->floats, c->attrs.f, bytes) != 0;
 }
 
-/* Writes what the node is made of, and the same as code; returns how long that is then. `had_grad`: of the node that
- * the last step has here. */
-static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, const int32_t *in, bool had_grad)
+/* Writes what the node is made of, and the same as code; returns how long that is then. `differs`: the node that the
+ * last step has here does, in what is not part of the code. */
+static int64_t put_node(kiln_trace *tr, const kiln_call *c, const kiln_node *n, const int32_t *in, bool differs)
 {
     writing w = begin_writing(tr);
     int nin = c->nin, nints = c->attrs.nints, nfloats = c->attrs.nfloats;
     if (tr->trail.intact)
         tr->trail.same_numbers &= !numbers_differ(tr, c, n);
-    w.differs = had_grad != n->requires_grad;
+    w.differs = differs;
     put_word(&w, (int64_t)(intptr_t)n->op);
     put_word(&w, (int64_t)(intptr_t)n->origin);
     put_word(&w, marks_of(tr, n) | (int64_t)nin << 32 | nints << 16 | nfloats);
@@ -399,7 +399,7 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
         return false;
     kiln_thread *th = kiln_thread_state();
     kiln_node *n = &tr->nodes[tr->nnodes];
-    bool had_grad = tr->nnodes < tr->trail.last.nodes && n->requires_grad;
+    const kiln_node last = tr->nnodes < tr->trail.last.nodes ? *n : (kiln_node){0};
     *n = (kiln_node){.op = c->op,
                      .origin = th->composing ? th->composing : c->op,
                      .in = (int32_t)tr->noperands,
@@ -411,9 +411,12 @@ bool kiln_trace_record(kiln_trace *tr, const kiln_call *c, kiln_device device, k
                      .floats = (int32_t)tr->nfloats,
                      .nfloats = c->attrs.nfloats,
                      .region = tr->walks ? 0 : th->region,
+                     .module = th->module,
+                     .number = (int32_t)tr->nnodes - tr->first_node,
                      .back = tr->walks > 0,
                      .requires_grad = grad && th->grad_enabled && c->op->grad};
-    int64_t ncode = put_node(tr, c, n, in, had_grad);
+    bool differs = last.requires_grad != n->requires_grad || last.module != n->module;
+    int64_t ncode = put_node(tr, c, n, in, differs);
     for (int j = 0; j < n->nout; j++)
         if (!add_output(tr, &c->out[j], n, j, device, bind ? bind[j] : NULL, out)) {
             for (int k = 0; out && k < j; k++)

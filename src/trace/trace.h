@@ -47,6 +47,8 @@ typedef struct kiln_node {
     int32_t ints, nints;     /* trace->ints[ints …] */
     int32_t floats, nfloats; /* trace->floats[floats …] */
     int32_t region;          /* what is computed again for the backward pass, as one (recompute.c); 0: it is kept */
+    uint32_t module;         /* the path of the module it was written in, interned; 0: none. Not part of the code */
+    int32_t number;          /* its place in the segment, which planning leaves alone */
     bool requires_grad;
     bool again; /* planning wrote it a second time on purpose: it is merged with no other */
     bool back;  /* written by a walk back: a reader of what is computed again */

@@ -93,7 +93,7 @@ static int64_t *put_words(kiln_trail *t, int64_t *to, const void *words, int n)
 bool kiln_trail_begin_call(kiln_trace *tr, const kiln_op *op, kiln_tensor *const *in, int nin, const kiln_attrs *attrs,
                            int more)
 {
-    enum { WORDS = 4 };
+    enum { WORDS = 5 };
     int64_t words[WORDS + KILN_MAX_INPUTS];
     const kiln_thread *th = kiln_thread_state();
     kiln_trail *t = &tr->trail;
@@ -102,6 +102,7 @@ bool kiln_trail_begin_call(kiln_trace *tr, const kiln_op *op, kiln_tensor *const
     words[1] = (int64_t)(intptr_t)th->composing;
     words[2] = (int64_t)th->default_device << 16 | th->autocast << 8 | th->grad_enabled;
     words[3] = (int64_t)nin << 32 | attrs->nints << 16 | attrs->nfloats;
+    words[4] = th->module;
     for (int i = 0; i < nin; i++)
         if ((words[WORDS + i] = in[i] ? meet(tr, in[i]) : INT64_MIN) == -1)
             return false;
