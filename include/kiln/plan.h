@@ -49,6 +49,31 @@ static inline bool kiln_plan_pending_within(uint64_t bytes, kiln_plan_info *info
     return kiln_plan_pending_within_(bytes, info, sizeof *info);
 }
 
+/* A part of a step that was timed: a kernel, or several that the device computes in one launch. */
+typedef struct kiln_kernel_time {
+    const char *operation; /* what was written: "linear", "adam" */
+    const char *module;    /* where: the path of the module, "h.3.attn.c_attn", "" in the root of a tree; in an
+                            * optimizer's step the name of the parameter; NULL: elsewhere. Both texts stay */
+    bool backward;         /* it is part of the backward pass of that */
+    char kernel[64];       /* what runs: "matmul then add·relu"; longer ones are cut */
+    int64_t kernels;       /* 1; of several the above is that of the first */
+    double microseconds;
+    int64_t flops, bytes; /* arithmetic, and memory moved; INT64_MAX: that or more */
+} kiln_kernel_time;
+
+/* The next kiln_step of this thread runs kernel by kernel and is timed: the same step with the same results, which
+ * takes longer as a whole. What is read in the middle of it counts too. False with an error; the step itself fails
+ * with KILN_E_UNSUPPORTED on a device that cannot measure kernels. */
+KILN_API bool kiln_time_next_step(void);
+
+/* The last step of this thread that was timed, in the order things ran: how many parts it has, of which the first
+ * `room` are listed. 0: no step was timed, or it failed. */
+KILN_API int64_t kiln_step_times_(kiln_kernel_time *list, int64_t room, size_t size);
+static inline int64_t kiln_step_times(kiln_kernel_time *list, int64_t room)
+{
+    return kiln_step_times_(list, room, sizeof *list);
+}
+
 /* Forgets what this thread has recorded and not run yet: tensors that were assigned to keep the values they had,
  * results never get one. To look at a step without running it. */
 KILN_API void kiln_discard(void);

@@ -113,16 +113,28 @@ static bool may_find_more(const kiln_device_table *table, void *dev)
     return kiln_last_error()->code == KILN_E_MEMORY && table->overhead && table->overhead(dev) > 0;
 }
 
-bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding)
+static bool give(const kiln_device_table *table, void *dev, const kiln_plan *plan, const kiln_binding *binding,
+                 kiln_timing *timing)
+{
+    if (!timing)
+        return table->run(dev, plan->exec, binding);
+    if (table->time)
+        return table->time(dev, plan->exec, binding, timing);
+    kiln_fail(KILN_E_UNSUPPORTED, "time_next_step", "%s does not measure the kernels of a step",
+              kiln_device_name(plan->device));
+    return kiln_hint("nothing was changed. Time the whole step, with kiln_device_wait before and after it");
+}
+
+bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding, kiln_timing *timing)
 {
     void *dev;
     const kiln_device_table *table = kiln_device_open(plan->device, &dev);
     uint64_t failures = kiln_fail_count();
-    bool was_ok = kiln_ok(), ok = table && table->run(dev, plan->exec, binding);
+    bool was_ok = kiln_ok(), ok = table && give(table, dev, plan, binding, timing);
     if (ok || !was_ok || !table || !may_find_more(table, dev) || !kiln_memory_trim(plan->device))
         return ok;
     kiln_fail_forget(failures);
-    return table->run(dev, plan->exec, binding);
+    return give(table, dev, plan, binding, timing);
 }
 
 int64_t kiln_backend_version(kiln_device device)

@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-enum { KILN_DEVICE_VERSION = 5 };
+enum { KILN_DEVICE_VERSION = 6 };
 
 /* Kinds of devices that the registry knows, and how many there can be of each. */
 enum { KILN_DEVICE_KINDS = 4, KILN_DEVICES_OF_A_KIND = 16 };
@@ -99,6 +99,11 @@ typedef struct kiln_device_table {
     /* Starts the run and may return before it is done; the binding is copied if need be. The order of runs and copies
      * is that of the calls. A bad index stops the run before anything in a slot was written. */
     bool (*run)(void *dev, void *exec, const kiln_binding *binding);
+
+    /* The same run, with the same bits, kernel by kernel; returns when it is over, with what each took in *timing. What
+     * goes wrong is told as `run` tells it: a run that is stopped later, or skipped, has times that mean nothing. A
+     * kernel that another one makes along with its own has none. (optional: steps cannot be timed) */
+    bool (*time)(void *dev, void *exec, const kiln_binding *binding, kiln_timing *timing);
 
     /* Waits for all that was started; false with the error of a run that failed, if the thread was not told of it yet
      * (failures.h). So do `run`, which starts nothing then, and `copy_out`. */

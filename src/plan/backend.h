@@ -19,15 +19,17 @@ bool kiln_backend_runs_on(kiln_device device);   /* a run returns before it is d
 bool kiln_backend_chooses(kiln_device device);
 bool kiln_backend_choose(const kiln_plan *plan, kiln_choice *choices);
 
-bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding);
+/* `timing`: the run is timed, kernel by kernel; NULL: it is not. False with an error. */
+bool kiln_backend_run(const kiln_plan *plan, const kiln_binding *binding, kiln_timing *timing);
 
 /* The same in the turn of this thread, where runs are done by the threads that start them. */
-static inline bool kiln_backend_take_turn(const kiln_plan *plan, const kiln_binding *binding, kiln_turn turn)
+static inline bool kiln_backend_take_turn(const kiln_plan *plan, const kiln_binding *binding, kiln_timing *timing,
+                                          kiln_turn turn)
 {
     if (binding->run) /* the device does one after the other */
-        return kiln_backend_run(plan, binding);
+        return kiln_backend_run(plan, binding, timing);
     kiln_turn_begin(turn);
-    bool ok = kiln_backend_run(plan, binding);
+    bool ok = kiln_backend_run(plan, binding, timing);
     kiln_turn_end(turn);
     return ok;
 }

@@ -9,6 +9,7 @@
 #include "plan/backend.h"
 #include "plan/code.h"
 #include "plan/rerun.h"
+#include "plan/times.h"
 #include "tensor/memory.h"
 #include "trace/shapes.h"
 
@@ -235,8 +236,10 @@ static kiln_turn turn_of(const kiln_trace *tr)
 static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
 {
     kiln_block arena = {0};
+    kiln_timing timing = {0}, *timed = tr->timing == KILN_TIMED_NOW ? &timing : NULL;
     tr->nblocks = 0; /* those of the run before belong to its results */
     bool was_ok = kiln_ok(), ok = list_offsets(tr, p) && kiln_shapes_take_memory(tr) && take_memory(tr, p, &arena);
+    ok = ok && (!timed || kiln_times_begin(tr, p, timed));
     if (ok && kiln_backend_runs_on(p->device))
         ok = (*running = kiln_run_new()) != NULL;
     if (ok) {
@@ -246,8 +249,10 @@ static bool run(kiln_trace *tr, const kiln_plan *p, kiln_run **running)
             tr->addresses[p->nslots + i] = tr->blocks[i].address;
         kiln_binding b = {tr->addresses, tr->addresses + p->nslots, arena.address, tr->floats + tr->first_float,
                           *running};
-        ok = kiln_backend_take_turn(p, &b, *running ? KILN_TURN_ALONE : turn_of(tr));
+        ok = kiln_backend_take_turn(p, &b, timed, *running ? KILN_TURN_ALONE : turn_of(tr));
     }
+    if (timed)
+        kiln_times_end(tr, p, timed, ok);
     if (arena.address)
         kiln_memory_give_arena(p->device, arena);
     for (int64_t i = ok ? tr->nkept : 0; i < tr->nblocks; i++) /* more than are kept: buffers that lie apart */

@@ -207,6 +207,18 @@ typedef struct kiln_binding {
     kiln_run *run; /* NULL on devices whose runs are done when they return */
 } kiln_binding;
 
+/* What a device has measured of a run (time in device.h): all that it launched for the kernels first … end-1 of the
+ * plan. These are one, also where it takes several launches, or several that the device does in one. */
+typedef struct kiln_launch_time {
+    int32_t first, end;
+    double microseconds;
+} kiln_launch_time;
+
+typedef struct kiln_timing {
+    kiln_launch_time *launches; /* in the order they ran, with room for as many as kernels */
+    int64_t count;
+} kiln_timing;
+
 /* An index out of range that a kernel met. */
 typedef struct kiln_bad_index {
     int32_t kernel; /* -1: none */

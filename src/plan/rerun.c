@@ -42,7 +42,8 @@ static kiln_trace *idle_trace(void)
 {
     const kiln_thread *th = kiln_thread_current;
     kiln_trace *tr = th && !th->steps && th->grad_enabled ? th->trace : NULL;
-    return tr && !tr->busy && !tr->eager && tr->nnodes == tr->first_node ? tr : NULL;
+    bool free = tr && !tr->busy && !tr->eager && tr->timing == KILN_UNTIMED;
+    return free && tr->nnodes == tr->first_node ? tr : NULL;
 }
 
 void kiln_rerun_watch(kiln_rerun *r)
@@ -245,7 +246,7 @@ static bool start(const kiln_rerun *r, kiln_run *running)
     if (p->arena_bytes && !kiln_memory_take_arena(p->device, (size_t)p->arena_bytes, &arena))
         return false;
     kiln_binding b = {r->addresses, r->addresses + p->nslots, arena.address, r->floats, running};
-    bool ok = kiln_backend_take_turn(p, &b, running ? KILN_TURN_ALONE : turn_of(r));
+    bool ok = kiln_backend_take_turn(p, &b, NULL, running ? KILN_TURN_ALONE : turn_of(r));
     if (arena.address)
         kiln_memory_give_arena(p->device, arena);
     return ok;

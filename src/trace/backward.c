@@ -267,12 +267,8 @@ static bool write_gradient(walk *w, kiln_node node)
             return false;
     }
     kiln_grad_call g = {node.op, &attrs, node.nin, node.nout, in, out, gout, need, gin, .part_dim = -1};
-    kiln_thread *th = kiln_thread_state();
-    const kiln_op *outer = th->composing;
-    th->composing = node.origin; /* the gradient of what the user wrote is part of it, too */
-    bool ok = node.op->grad(&g);
-    th->composing = outer;
-    if (!ok)
+    kiln_thread_state()->composing = node.origin; /* a hook's operations were not */
+    if (!node.op->grad(&g))
         return false;
     if (g.part_dim >= 0)
         return add_part(w, operands[0], gin[0], g.part_dim, g.part_start);
@@ -282,14 +278,16 @@ static bool write_gradient(walk *w, kiln_node node)
     return true;
 }
 
-/* The gradient of what a module has written belongs to it, too. */
+/* The gradient of what the user wrote, in some module, is part of both, too. */
 static bool back_node(walk *w, int64_t n)
 {
     kiln_thread *th = kiln_thread_state();
-    uint32_t outer = th->module;
+    const kiln_op *outer = th->composing;
+    uint32_t outer_module = th->module;
     th->module = w->tr->nodes[n].module;
     bool ok = write_gradient(w, w->tr->nodes[n]);
-    th->module = outer;
+    th->composing = outer;
+    th->module = outer_module;
     return ok;
 }
 

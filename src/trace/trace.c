@@ -37,6 +37,7 @@ static void trace_free(kiln_trace *tr)
     kiln_free(tr->moves);
     kiln_free(tr->spare_grads);
     kiln_free(tr->spare_arrived);
+    kiln_free(tr->times);
     kiln_trail_free(&tr->trail);
     kiln_free(tr);
 }
@@ -475,8 +476,14 @@ bool kiln_trace_end_segment(kiln_trace *tr)
 void kiln_trace_step_begin(void)
 {
     kiln_thread *th = kiln_thread_state();
-    if (th && th->trace && !th->trace->busy)
-        kiln_flush(th->trace, false);
+    kiln_trace *tr = th ? th->trace : NULL;
+    if (!tr || tr->busy)
+        return;
+    kiln_flush(tr, false);
+    if (tr->timing == KILN_TIMED_NEXT) {
+        tr->timing = KILN_TIMED_NOW;
+        tr->ntimes = 0;
+    }
 }
 
 void kiln_trace_given_up(bool held)
@@ -507,7 +514,11 @@ void kiln_trace_scope_end(kiln_scope_kind kind, bool failed)
     if (failed)
         kiln_trace_discard(tr);
     else
-        kiln_flush(tr, outermost);
+        failed = !kiln_flush(tr, outermost);
+    if (outermost && tr->timing == KILN_TIMED_NOW) {
+        tr->timing = KILN_UNTIMED;
+        tr->ntimes = failed ? 0 : tr->ntimes;
+    }
     if (outermost) {
         tr->fresh_steps = tr->planned ? tr->fresh_steps + 1 : 0;
         tr->planned = false;

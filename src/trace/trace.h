@@ -11,6 +11,7 @@
 #define KILN_TRACE_TRACE_H
 
 #include "core/hash.h"
+#include "kiln/plan.h"
 #include "ops/op.h"
 #include "tensor/scope.h"
 #include "trace/trail.h"
@@ -57,6 +58,13 @@ typedef struct kiln_node {
 /* Words of the code that begin what is not a node, whose first word is the address of its operation. */
 #define KILN_CODE_IMPORT (INT64_MIN + 1)
 #define KILN_CODE_END    (INT64_MIN + 2) /* behind it: device, settings, what is kept and assigned */
+
+/* Whether a step is timed (kiln_time_next_step). */
+typedef enum kiln_timed {
+    KILN_UNTIMED,
+    KILN_TIMED_NEXT, /* the next one is */
+    KILN_TIMED_NOW
+} kiln_timed;
 
 typedef struct kiln_trace {
     uint64_t epoch;
@@ -130,6 +138,9 @@ typedef struct kiln_trace {
     bool tf32;           /* kiln_get_tf32 when the segment was closed: it belongs to the plan */
 
     struct kiln_rerun *watcher; /* who wants to run the pending step again; NULL: nobody */
+    kiln_timed timing;
+    kiln_kernel_time *times; /* of the last step that was timed, or of this one so far */
+    int64_t ntimes, times_capacity;
 } kiln_trace;
 
 /* The calling thread's trace; NULL with an error when memory runs out. */

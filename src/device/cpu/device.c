@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "core/alloc.h"
 #include "core/available.h"
+#include "core/clock.h"
 #include "core/fail.h"
 #include "core/fork.h"
 #include "core/hash.h"
@@ -271,29 +272,42 @@ static void run_call(const step *s, const kiln_plan *plan, const kiln_binding *b
     s->call->run(&c);
 }
 
-void kiln_cpu_execute(const void *p, const kiln_binding *binding, kiln_bad_index *bad)
+static void run_step(const exec *e, int32_t number, const kiln_binding *binding, kiln_fault *fault)
+{
+    const step *s = &e->steps[number];
+    switch (s->kind) {
+    case STEP_GROUP: kiln_cpu_group_run(&s->group, e->plan, s->kernel, binding); break;
+    case STEP_REDUCE: kiln_cpu_reduce_run(&s->group, e->plan, s->kernel, binding); break;
+    case STEP_MATMUL: kiln_cpu_matmul_run(s->matmul, e->plan, s->kernel, binding); break;
+    case STEP_CALL: run_call(s, e->plan, binding, number, fault); break;
+    }
+}
+
+void kiln_cpu_execute(const void *p, const kiln_binding *binding, kiln_timing *timing, kiln_bad_index *bad)
 {
     const exec *e = p;
     kiln_fault fault = {.kernel = -1};
-    for (int64_t i = 0; i < e->nsteps && fault.kernel < 0; i++) {
-        const step *s = &e->steps[i];
-        switch (s->kind) {
-        case STEP_GROUP: kiln_cpu_group_run(&s->group, e->plan, s->kernel, binding); break;
-        case STEP_REDUCE: kiln_cpu_reduce_run(&s->group, e->plan, s->kernel, binding); break;
-        case STEP_MATMUL: kiln_cpu_matmul_run(s->matmul, e->plan, s->kernel, binding); break;
-        case STEP_CALL: run_call(s, e->plan, binding, (int32_t)i, &fault); break;
-        }
+    for (int32_t i = 0; i < e->nsteps && fault.kernel < 0; i++) {
+        double start = timing ? kiln_seconds() : 0;
+        run_step(e, i, binding, &fault);
+        if (timing)
+            timing->launches[timing->count++] = (kiln_launch_time){i, i + 1, 1e6 * (kiln_seconds() - start)};
     }
     *bad = (kiln_bad_index){fault.kernel, fault.index, fault.limit};
 }
 
-bool kiln_cpu_run(void *dev, void *p, const kiln_binding *binding)
+bool kiln_cpu_time(void *dev, void *p, const kiln_binding *binding, kiln_timing *timing)
 {
     (void)dev;
     const exec *e = p;
     kiln_bad_index bad;
-    kiln_cpu_execute(e, binding, &bad);
+    kiln_cpu_execute(e, binding, timing, &bad);
     return bad.kernel < 0 || kiln_fail_bad_index(e->plan, &bad);
+}
+
+bool kiln_cpu_run(void *dev, void *p, const kiln_binding *binding)
+{
+    return kiln_cpu_time(dev, p, binding, NULL);
 }
 
 /* ---- The rest of the table ---- */
@@ -409,4 +423,5 @@ const kiln_device_table kiln_cpu_table = {.version = KILN_DEVICE_VERSION,
                                           .dispose = kiln_cpu_dispose,
                                           .held = kiln_cpu_held,
                                           .run = kiln_cpu_run,
+                                          .time = kiln_cpu_time,
                                           .wait = cpu_wait};

@@ -228,6 +228,7 @@ static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .lower = kiln_cuda_lower,
                                   .dispose = kiln_cuda_dispose,
                                   .run = kiln_cuda_run,
+                                  .time = kiln_cuda_time,
                                   .wait = cuda_wait,
                                   .usable = kiln_cuda_usable,
                                   .libraries = kiln_cuda_libraries};

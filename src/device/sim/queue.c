@@ -19,7 +19,7 @@ static void nap(int64_t microseconds)
 static void run_job(sim *s, const job *j)
 {
     kiln_bad_index bad = {.kernel = -1};
-    kiln_cpu_execute(j->exec, &j->binding, &bad);
+    kiln_cpu_execute(j->exec, &j->binding, j->timing, &bad);
     if (bad.kernel < 0)
         return;
     pthread_mutex_lock(&s->lock);

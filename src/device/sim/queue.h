@@ -29,7 +29,8 @@ typedef struct job {
     const void *exec;
     const kiln_plan *plan;
     kiln_binding binding;
-    char *data; /* a copy of what the caller may change: bytes to copy in, addresses and scalars of a run */
+    kiln_timing *timing; /* of a run that is timed, whose giver waits for it; NULL */
+    char *data;          /* a copy of what the caller may change: bytes to copy in, addresses and scalars of a run */
     int64_t capacity;
     uint64_t number; /* of a mark to pass, of a copy to wait for */
     uint64_t given;  /* its own number */

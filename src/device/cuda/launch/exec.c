@@ -56,6 +56,7 @@ int64_t kiln_cuda_cut(kiln_cuda_device *d, const kiln_plan *plan, kiln_cuda_part
 bool kiln_cuda_make_parts(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_plan *plan)
 {
     bool ok = kiln_cuda_absorb_sums(d, plan, &e->absorbed);
+    e->given = plan;
     e->plan = e->absorbed ? e->absorbed : plan;
     int64_t n = ok ? kiln_cuda_cut(d, e->plan, NULL) : 0;
     e->parts = kiln_alloc_zero((size_t)n + 1, sizeof *e->parts);
@@ -218,10 +219,10 @@ static bool wait_for_room(kiln_cuda_device *d, const kiln_cuda_exec *e)
     return ok;
 }
 
-/* The one place where it is chosen how a run is launched. A plan that is one chain is that, once its kernel is there.
- * Any other is a graph, except where memory is guarded, or addresses are new each time, so that graphs would be made
- * for nothing. The latter is seen late: launching kernels one by one can fail in the middle of a step, which a graph
- * cannot, and what has run before will not. */
+/* The one place where it is chosen how a run is launched, unless it is timed. A plan that is one chain is that, once
+ * its kernel is there. Any other is a graph, except where memory is guarded, or addresses are new each time, so that
+ * graphs would be made for nothing. The latter is seen late: launching kernels one by one can fail in the middle of a
+ * step, which a graph cannot, and what has run before will not. */
 static kiln_cuda_mode mode_of(const kiln_cuda_device *d, const kiln_cuda_exec *e)
 {
     if (e->whole)
@@ -240,8 +241,14 @@ static bool start(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
     switch (mode_of(d, e)) {
     case KILN_CUDA_AS_CHAIN: return kiln_cuda_pend(d, e->parts[0].chain, e->whole, b);
     case KILN_CUDA_AS_GRAPH: return kiln_cuda_launch_graph(d, e, g, b, d->runs + 1);
-    default: return kiln_cuda_launch_singly(d, e, b, d->runs + 1);
+    default: return kiln_cuda_launch_singly(d, e, b, d->runs + 1, NULL);
     }
+}
+
+/* The same for a run that is timed: behind those that wait for a launch, part by part. */
+static bool start_timed(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, kiln_cuda_laps *laps)
+{
+    return kiln_cuda_make_chains(d, e, b) && kiln_cuda_flush(d) && kiln_cuda_launch_singly(d, e, b, d->runs + 1, laps);
 }
 
 /* With the lock held: the run has a number from now on. */
@@ -258,20 +265,36 @@ static void take_off(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_run *run)
                                                    .plan = e->plan};
 }
 
-bool kiln_cuda_run(void *dev, void *p, const kiln_binding *b)
+static bool run(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, kiln_cuda_laps *laps)
 {
-    kiln_cuda_device *d = dev;
-    kiln_cuda_exec *e = p;
-    if (!kiln_cuda_enter(d))
-        return false;
     pthread_mutex_lock(&d->lock);
     bool ok = wait_for_room(d, e) && kiln_failures_tell(&d->failures, kiln_cuda_witness(d), UINT64_MAX);
     kiln_cuda_let_go_of_finished(d);
-    ok = ok && KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) && start(d, e, b);
+    ok = ok && KILN_GROW(d->flights, d->flights_capacity, d->nflights + 1) &&
+         (laps ? start_timed(d, e, b, laps) : start(d, e, b));
     if (ok) {
         take_off(d, e, b->run);
         ok = kiln_cuda_flush_due(d);
     }
     pthread_mutex_unlock(&d->lock);
+    return ok;
+}
+
+bool kiln_cuda_run(void *dev, void *exec, const kiln_binding *b)
+{
+    kiln_cuda_device *d = dev;
+    return kiln_cuda_enter(d) && run(d, exec, b, NULL);
+}
+
+bool kiln_cuda_time(void *dev, void *exec, const kiln_binding *b, kiln_timing *timing)
+{
+    kiln_cuda_device *d = dev;
+    const kiln_cuda_exec *e = exec;
+    kiln_cuda_laps laps;
+    bool ok = kiln_cuda_enter(d) && kiln_cuda_laps_open(d, &laps, timing, e->plan->nkernels);
+    if (!ok)
+        return false;
+    ok = run(d, exec, b, &laps) && kiln_cuda_laps_read(d, &laps, e->plan, e->given);
+    kiln_cuda_laps_close(&laps);
     return ok;
 }

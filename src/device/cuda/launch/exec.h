@@ -5,6 +5,7 @@
 
 #include "device/cuda/chain/chain.h"
 #include "device/cuda/dispatch/call.h"
+#include "device/cuda/launch/laps.h"
 #include "device/cuda/launch/prologue.h"
 
 /* ---- For the device table ---- */
@@ -12,6 +13,7 @@ bool kiln_cuda_choose(void *dev, const kiln_plan *plan, kiln_choice *choices); /
 void *kiln_cuda_lower(void *dev, const kiln_plan *plan);
 void kiln_cuda_dispose(void *dev, void *exec);
 bool kiln_cuda_run(void *dev, void *exec, const kiln_binding *binding);
+bool kiln_cuda_time(void *dev, void *exec, const kiln_binding *binding, kiln_timing *timing);
 
 /* ---- What has become of runs (outcome.c) ---- */
 
@@ -56,8 +58,9 @@ typedef struct kiln_cuda_graph { /* of one set of addresses */
 enum { KILN_CUDA_GRAPHS = 8 };
 
 typedef struct kiln_cuda_exec {
-    const kiln_plan *plan; /* as it was given, or … */
-    kiln_plan *absorbed;   /* … with sums that products make (sums.h); NULL: it has none */
+    const kiln_plan *given; /* the plan */
+    const kiln_plan *plan;  /* as it was given, or … */
+    kiln_plan *absorbed;    /* … with sums that products make (sums.h); NULL: it has none */
     kiln_plan *through; /* what chains are made of instead: with casts that are read through (casts.h); NULL: nothing */
     kiln_cuda_waits waits, through_waits;
     kiln_cuda_part *parts;
@@ -94,10 +97,11 @@ typedef enum kiln_cuda_mode {
  * not used for longest is given up for new addresses. NULL with an error. */
 kiln_cuda_graph *kiln_cuda_graph_for(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b);
 
-/* Launches it, or what it would consist of, as run number `run`. */
+/* Launches it, or what it would consist of, as run number `run`. `laps`: that is timed; NULL: it is not. */
 bool kiln_cuda_launch_graph(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_graph *g, const kiln_binding *b,
                             uint64_t run);
-bool kiln_cuda_launch_singly(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run);
+bool kiln_cuda_launch_singly(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run,
+                             kiln_cuda_laps *laps);
 void kiln_cuda_graph_free(kiln_cuda_graph *g);
 
 #endif

@@ -10,7 +10,8 @@
 /* ---- Parts on the stream ---- */
 
 /* The chain, or, as long as its kernel is not there, one kernel after the other. */
-static bool launch_part(kiln_cuda_device *d, const kiln_cuda_exec *e, const kiln_cuda_part *p, const kiln_binding *b)
+static bool launch_part(kiln_cuda_device *d, const kiln_cuda_exec *e, const kiln_cuda_part *p, const kiln_binding *b,
+                        kiln_cuda_laps *laps)
 {
     const kiln_plan *plan = e->plan;
     const void *kernel = NULL;
@@ -22,18 +23,21 @@ static bool launch_part(kiln_cuda_device *d, const kiln_cuda_exec *e, const kiln
         if (k == p->first && p->chain && !p->chain->alone && kiln_cuda_worth_compiling(e) &&
             !kiln_cuda_chain_kernel(d, p->chain, &kernel))
             return false;
+        if (!kiln_cuda_lap_begins(d, laps))
+            return false;
         if (kernel)
-            return kiln_cuda_chain_add(p->chain, b, e->scalars) && kiln_cuda_chain_launch(d, p->chain, kernel, 0);
-        if (!kiln_cuda_launch(&call))
+            return kiln_cuda_chain_add(p->chain, b, e->scalars) && kiln_cuda_chain_launch(d, p->chain, kernel, 0) &&
+                   kiln_cuda_lap_ends(d, laps, p->first, p->end);
+        if (!kiln_cuda_launch(&call) || !kiln_cuda_lap_ends(d, laps, k, k + 1))
             return false;
     }
     return true;
 }
 
-static bool launch_parts(kiln_cuda_device *d, const kiln_cuda_exec *e, const kiln_binding *b)
+static bool launch_parts(kiln_cuda_device *d, const kiln_cuda_exec *e, const kiln_binding *b, kiln_cuda_laps *laps)
 {
     for (int64_t i = 0; i < e->nparts; i++)
-        if (!launch_part(d, e, &e->parts[i], b))
+        if (!launch_part(d, e, &e->parts[i], b, laps))
             return false;
     return true;
 }
@@ -102,7 +106,7 @@ static bool capture_parts(capture *c)
 {
     bool ok = true;
     for (int64_t i = 0; ok && i < c->e->nparts; i++) {
-        ok = set_before(c, &c->e->parts[i]) && launch_part(c->d, c->e, &c->e->parts[i], c->b) && note_ends(c, i);
+        ok = set_before(c, &c->e->parts[i]) && launch_part(c->d, c->e, &c->e->parts[i], c->b, NULL) && note_ends(c, i);
         c->chain = c->e->parts[i].chain ? i : c->chain;
     }
     return ok;
@@ -218,7 +222,7 @@ static bool launch_prologues(kiln_cuda_device *d, const kiln_cuda_exec *e, const
                             .scalars = e->scalars,
                             .barriers = e->barriers,
                             .run = run,
-                            .nbarriers = (int32_t)e->nparts};
+                            .nbarriers = e->whole ? 0 : (int32_t)e->nparts}; /* that of a whole plan goes on counting */
     do {
         int left = e->plan->nscalars - h.first;
         h.n = left < KILN_CUDA_PROLOGUE_SCALARS ? left : KILN_CUDA_PROLOGUE_SCALARS;
@@ -252,7 +256,8 @@ bool kiln_cuda_launch_graph(kiln_cuda_device *d, kiln_cuda_exec *e, kiln_cuda_gr
            kiln_cuda_ok(d, cudaGraphLaunch(g->exec, d->run_stream), "a step cannot be launched") && mark_end(d);
 }
 
-bool kiln_cuda_launch_singly(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run)
+bool kiln_cuda_launch_singly(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, uint64_t run,
+                             kiln_cuda_laps *laps)
 {
-    return launch_prologues(d, e, b->scalars, run) && launch_parts(d, e, b) && mark_end(d);
+    return launch_prologues(d, e, b->scalars, run) && launch_parts(d, e, b, laps) && mark_end(d);
 }
