@@ -350,6 +350,11 @@ DEFINE_OWN(kiln_discard)
     kiln_discard();
 }
 
+DEFINE_OWN(kiln_step_times_)
+{
+    must(kiln_step_times(filled_memory(true), byte() % 4) >= 0);
+}
+
 DEFINE_OWN(kiln_plan_cache_stats_)
 {
     must(kiln_plan_cache_stats().capacity >= 0);

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "cli/step.h"
+#include "cli/profile.h"
 
 static const option options[] = {
     {"model", 0, OPTION_TEXT, "MODEL", "name[:key=value,...] or FILE.yaml (mlp)", 0, 0, "<models>"},
@@ -10,6 +10,7 @@ static const option options[] = {
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (the model's own)", 1, 1 << 20, NULL},
     {"optim", 0, OPTION_WORD, "NAME", "(adam)", 0, 0, "<optimizers>"},
     {"seconds", 0, OPTION_NUMBER, "S", "to measure each of them (2)", 0.01, 3600, NULL},
+    {"kernels", 0, OPTION_FLAG, NULL, "also what the kernels of a step take, by operation and module", 0, 0, NULL},
     OPTION_DEVICE,
     OPTION_THREADS,
     OPTION_MEM_LIMIT,
@@ -66,6 +67,7 @@ typedef struct measured {
     double first, best, median;
     double rate;    /* of the best step: best beside best */
     double product; /* of a large product just before */
+    profile kernels;
 } measured;
 
 static void take_times(measured *m, const step *s, double *times, int64_t n)
@@ -79,8 +81,10 @@ static void take_times(measured *m, const step *s, double *times, int64_t n)
     m->rate = m->best > 0 ? (double)info.flops / m->best : 0;
 }
 
-static int bench_batch(network *n, const char *optim, double seconds, kiln_device device, measured *m)
+static int bench_batch(const arguments *a, network *n, kiln_device device, measured *m)
 {
+    const char *optim = text_of(a, "optim", "adam");
+    double seconds = number_of(a, "seconds", 2);
     step s;
     int code = step_make(&s, n, optim, m->batch, device);
     if (code) {
@@ -100,6 +104,8 @@ static int bench_batch(network *n, const char *optim, double seconds, kiln_devic
         take_times(m, &s, times, taken);
     else
         code = fail_kiln();
+    if (!code && given(a, "kernels"))
+        code = profile_take(&m->kernels, &s);
     free(times);
     step_free(&s);
     return code;
@@ -129,20 +135,24 @@ static int bench_all(const arguments *a, network *n, kiln_device device)
 {
     int64_t batches[MAX_COUNTS] = {32, 128, 512};
     int count = given(a, "batch") ? counts_of(a, "batch", batches) : n->tokens ? 1 : 3, code = 0;
-    const char *optim = text_of(a, "optim", "adam");
     measured all[MAX_COUNTS] = {0};
-    say("%s, %s parameters, %s, on %s", n->name, show_count(kiln_parameter_count(n->module)), optim,
-        kiln_device_name(device));
+    say("%s, %s parameters, %s, on %s", n->name, show_count(kiln_parameter_count(n->module)),
+        text_of(a, "optim", "adam"), kiln_device_name(device));
     if (device == KILN_CPU)
         printf(" with %d threads", kiln_get_num_threads());
     printf("\n\n");
     fflush(stdout);
     for (int i = 0; i < count && !code; i++) {
         all[i].batch = batches[i];
-        code = bench_batch(n, optim, number_of(a, "seconds", 2), device, &all[i]);
+        code = bench_batch(a, n, device, &all[i]);
     }
     if (!code)
         say_all(all, count, n->tokens);
+    for (int i = 0; i < count; i++) {
+        if (!code && given(a, "kernels"))
+            profile_say(&all[i].kernels, all[i].batch, all[i].median);
+        profile_free(&all[i].kernels);
+    }
     return code;
 }
 
@@ -162,6 +172,8 @@ static int bench(const arguments *a)
 const command command_bench = {.name = "bench",
                                .about = "Measures training steps on this machine",
                                .options = options,
-                               .notes = "Examples: kiln bench\n"
-                                        "          kiln bench --model lenet --batch 32,256 --threads 2\n",
+                               .notes =
+                                   "Examples: kiln bench\n"
+                                   "          kiln bench --model lenet --batch 32,256 --threads 2\n"
+                                   "          kiln bench --model gpt2:layers=4,embed=128,heads=4 --batch 8 --kernels\n",
                                .run = bench};
