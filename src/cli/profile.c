@@ -96,7 +96,9 @@ static int longest_first(const void *a, const void *b)
 {
     const profile_row *x = a, *y = b;
     int by_operation = strcmp(x->operation, y->operation);
-    return x->us != y->us ? (x->us < y->us) - (x->us > y->us) : by_operation ? by_operation : strcmp(x->module, y->module);
+    return x->us != y->us ? (x->us < y->us) - (x->us > y->us)
+           : by_operation ? by_operation
+                          : strcmp(x->module, y->module);
 }
 
 static void sum_up(profile *p, series *r)

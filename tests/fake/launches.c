@@ -19,7 +19,7 @@ typedef struct expectation { /* what a run was given */
 static kiln_cuda_device *device;
 static expectation expected[RUNS]; /* by number */
 static uint64_t launched, begun;   /* the last numbers */
-static int launches, runs, wrong, gathered_ahead, most_runs;
+static int launches, runs, wrong, gathered_ahead, most_runs, single_launches, delays;
 static int failing;
 static atomic_int gives_way; /* microseconds */
 
@@ -46,6 +46,16 @@ int fake_runs_given(void)
 int fake_gathered_ahead(void)
 {
     return gathered_ahead;
+}
+
+int fake_single_launches(void)
+{
+    return single_launches;
+}
+
+int fake_delays(void)
+{
+    return delays;
 }
 
 int fake_wrong(void)
@@ -109,11 +119,15 @@ static void forget(expectation *x)
     *x = (expectation){0};
 }
 
-/* Chains are made with the first run, which a graph would do: here it does nothing. */
-bool fake_run(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
+/* Whether the plan is one chain, which can be launched. */
+static bool is_chain(const kiln_cuda_exec *e)
 {
-    if (e->nparts != 1 || e->parts[0].end - e->parts[0].first < 2)
-        return kiln_cuda_stream(d) != NULL;
+    return e->nparts == 1 && e->parts[0].end - e->parts[0].first >= 2;
+}
+
+/* Chains are made with the first run, which a graph would do. */
+static bool make_ready(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
+{
     kiln_cuda_part *p = &e->parts[0];
     kiln_cuda_call c;
     kiln_cuda_make_call(&c, d, e->plan, &e->plan->kernels[0], b, e->scalars);
@@ -125,7 +139,21 @@ bool fake_run(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
         return false;
     p->chain->own = (kiln_address)(uintptr_t)e->batches;
     e->whole = e; /* what launches know it by */
-    return note(e, b, x) && kiln_cuda_run(d, e, b);
+    return note(e, b, x);
+}
+
+/* Anything else would be a graph: here that does nothing. */
+bool fake_run(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b)
+{
+    return is_chain(e) ? make_ready(d, e, b) && kiln_cuda_run(d, e, b) : kiln_cuda_stream(d) != NULL;
+}
+
+/* As a run, this one has a number too, and has been launched. */
+bool fake_time(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, kiln_timing *timing)
+{
+    bool ok = (!is_chain(e) || make_ready(d, e, b)) && kiln_cuda_time(d, e, b, timing);
+    launched += ok;
+    return ok;
 }
 
 /* ---- Launches ---- */
@@ -199,6 +227,74 @@ cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *how, const void
     if (failing)
         return cudaErrorLaunchOutOfResources;
     launch(how, ((const kiln_cuda_exec *)kernel)->parts[0].chain, arguments[0]);
+    return cudaSuccess;
+}
+
+/* The clock that events are on: each kernel that is launched by itself takes a millisecond, a delay an hour. */
+static double clock_ms;
+
+bool __wrap_kiln_cuda_launch(const kiln_cuda_call *c);
+bool __wrap_kiln_cuda_launch(const kiln_cuda_call *c)
+{
+    single_launches++;
+    clock_ms++;
+    return kiln_cuda_ok(c->device, failing ? cudaErrorLaunchOutOfResources : cudaSuccess, "launching failed");
+}
+
+cudaError_t __wrap_kiln_cuda_delay_launch(cudaStream_t stream, unsigned microseconds);
+cudaError_t __wrap_kiln_cuda_delay_launch(cudaStream_t stream, unsigned microseconds)
+{
+    wrong += stream != device->run_stream || !microseconds;
+    delays++;
+    clock_ms += 3.6e6;
+    return cudaSuccess;
+}
+
+/* Chains find their barriers at 0. */
+cudaError_t __wrap_kiln_cuda_prologue_launch(cudaStream_t stream, const kiln_cuda_prologue *h, const double *values);
+cudaError_t __wrap_kiln_cuda_prologue_launch(cudaStream_t stream, const kiln_cuda_prologue *h, const double *values)
+{
+    (void)values;
+    wrong += stream != device->run_stream || h->run != launched + 1;
+    for (int32_t i = 0; i < h->nbarriers; i++)
+        h->barriers[i] = 0;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaEventCreate(cudaEvent_t *event);
+cudaError_t __wrap_cudaEventCreate(cudaEvent_t *event)
+{
+    *event = kiln_alloc_zero(1, sizeof(double));
+    return *event ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t __wrap_cudaEventDestroy(cudaEvent_t event);
+cudaError_t __wrap_cudaEventDestroy(cudaEvent_t event)
+{
+    kiln_free(event);
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t __wrap_cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    wrong += stream != device->run_stream;
+    if (event) /* the device's own do not exist */
+        *(double *)event = clock_ms;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaEventSynchronize(cudaEvent_t event);
+cudaError_t __wrap_cudaEventSynchronize(cudaEvent_t event)
+{
+    (void)event;
+    return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end);
+cudaError_t __wrap_cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
+{
+    *ms = (float)(*(double *)end - *(double *)begin);
     return cudaSuccess;
 }
 

@@ -11,6 +11,8 @@ KILN_PLUGIN_API int fake_runs(void);              /* in these launches */
 KILN_PLUGIN_API int fake_most_runs(void);         /* that a launch of the last one's chain has room for */
 KILN_PLUGIN_API int fake_runs_given(void);        /* of any plan, launched or not */
 KILN_PLUGIN_API int fake_gathered_ahead(void);    /* launches of several runs that gather batches ahead */
+KILN_PLUGIN_API int fake_single_launches(void);   /* of kernels of a step that is launched one by one */
+KILN_PLUGIN_API int fake_delays(void);            /* before such launches */
 KILN_PLUGIN_API int fake_wrong(void);             /* launches and runs that were not as they should be */
 KILN_PLUGIN_API int fake_begin(int runs);         /* lets so many runs begin; how many have not begun yet */
 KILN_PLUGIN_API int fake_fault(int run);          /* lets the launched run with this number meet a bad index; it */
@@ -25,6 +27,7 @@ KILN_PLUGIN_API int fake_give_way(int us);        /* whoever gives up the device
 bool fake_open(kiln_cuda_device *d);
 void fake_close(kiln_cuda_device *d);
 bool fake_run(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b);
+bool fake_time(kiln_cuda_device *d, kiln_cuda_exec *e, const kiln_binding *b, kiln_timing *timing);
 #endif
 
 #endif

@@ -330,6 +330,11 @@ static bool run(void *dev, void *exec, const kiln_binding *b)
     return fake_run(dev, exec, b);
 }
 
+static bool time_run(void *dev, void *exec, const kiln_binding *b, kiln_timing *timing)
+{
+    return fake_time(dev, exec, b, timing);
+}
+
 static bool wait_for_all(void *dev)
 {
     return kiln_cuda_drain(dev);
@@ -355,6 +360,7 @@ static const kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                         .lower = lower,
                                         .dispose = kiln_cuda_dispose,
                                         .run = run,
+                                        .time = time_run,
                                         .wait = wait_for_all};
 
 KILN_PLUGIN_API const kiln_device_table *kiln_device_plugin(void);
