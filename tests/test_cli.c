@@ -509,6 +509,12 @@ static void test_looking(void **state)
     expect(0, "samples/s", "$K bench --batch 8,16 --seconds 0.01");
     assert_int_equal(count_lines(out), 7);
     expect(0, "samples/s", "$K bench --batch 8 --seconds 0.01 --amp");
+    expect(0, "linear, backward                  *\n", "$K bench --batch 8,16 --seconds 0.01 --kernels");
+    assert_non_null(strstr(out, "kernels of a step with batch 16, one after the other:\n"));
+    assert_non_null(strstr(out, "adam                              *.bias\n"));
+    expect(0, "conv2d                            *\n",
+           "$K bench --model lenet --batch 4 --seconds 0.01 --kernels --amp=bf16 --device sim");
+    expect(0, "of conv2d in ", "$K plan --kernels --model lenet");
     expect(64, "is for models of text", "$K plan --length 5");
 }
 

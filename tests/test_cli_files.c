@@ -275,7 +275,7 @@ static void test_terminal(void **state)
     on_terminal("$K plan --model evil.yaml");
     assert_non_null(strstr(out, "a\\x1b]0;title\\x07\\x1b[2J"));
     assert_null(strchr(out, '\033'));
-    on_terminal("$K bench --model evil.yaml --batch 4 --seconds 0.01");
+    on_terminal("$K bench --model evil.yaml --batch 4 --seconds 0.01 --kernels");
     assert_null(strchr(out, '\033'));
     on_terminal(
         "mkdir -p \"$(printf 'x\\033[31m')\"; "

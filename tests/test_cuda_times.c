@@ -165,8 +165,8 @@ int main(void)
         kiln_report(stderr);
         return 1;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels_one_by_one), cmocka_unit_test(test_pending_runs_come_first),
-        cmocka_unit_test(test_a_fault), cmocka_unit_test(test_a_launch_fails)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kernels_one_by_one),
+                                       cmocka_unit_test(test_pending_runs_come_first), cmocka_unit_test(test_a_fault),
+                                       cmocka_unit_test(test_a_launch_fails)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

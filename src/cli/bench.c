@@ -10,7 +10,7 @@ static const option options[] = {
     {"length", 0, OPTION_COUNT, "N", "bytes of text seen at once (the model's own)", 1, 1 << 20, NULL},
     {"optim", 0, OPTION_WORD, "NAME", "(adam)", 0, 0, "<optimizers>"},
     {"seconds", 0, OPTION_NUMBER, "S", "to measure each of them (2)", 0.01, 3600, NULL},
-    {"kernels", 0, OPTION_FLAG, NULL, "also what the kernels of a step take, by operation and module", 0, 0, NULL},
+    {"kernels", 0, OPTION_FLAG, NULL, "also the time of kernels, by operation and module", 0, 0, NULL},
     OPTION_DEVICE,
     OPTION_THREADS,
     OPTION_MEM_LIMIT,

@@ -125,11 +125,17 @@ static int module_of(const kiln_trace *tr, const kiln_plan *p, const kiln_kernel
     return 0;
 }
 
-/* Where a kernel belongs by the parameters that it reads, or else those of the kernels before it. */
+/* The module that wrote a kernel; or else, where no module did, that of the parameters that it reads, or that kernels
+ * before it read. */
 static int find_module(const kiln_trace *tr, const kiln_plan *p, int32_t kernel, const char **path, bool *before)
 {
     enum { STEPS = 8 };
+    const char *own = kiln_plan_module(tr, &p->kernels[kernel]);
     *before = false;
+    if (own && *own) {
+        *path = own;
+        return (int)strlen(own);
+    }
     for (int i = 0; i < STEPS && kernel >= 0; i++) {
         const kiln_kernel *k = &p->kernels[kernel];
         int length = module_of(tr, p, k, path);
