@@ -56,13 +56,11 @@ static uint32_t find_or_add(const char *text)
 {
     if (!make_room())
         return 0;
-    uint32_t *place = place_of(text);
-    if (*place)
-        return *place;
+    uint32_t *place = place_of(text), known = *place;
     size_t bytes = strlen(text) + 1;
-    char *copy = KILN_ARENA_NEW(&pool, char, bytes);
+    char *copy = known ? NULL : KILN_ARENA_NEW(&pool, char, bytes);
     if (!copy)
-        return 0;
+        return known;
     memcpy(copy, text, bytes);
     texts[ntexts++] = copy;
     return *place = (uint32_t)ntexts;
