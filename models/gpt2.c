@@ -1,6 +1,8 @@
 /* GPT-2 with the names and layouts of the published weights: wte, wpe, h.0.ln_1, h.0.attn.c_attn (whose weights are
  * [in, out]), …, ln_f. The head is the token embedding. The default is the model of 124 million parameters. */
 #include <math.h>
+#include <string.h>
+#include "decoder.h"
 #include "parts.h"
 
 /* ---- A linear layer with its weight the other way round: x·weight + bias ---- */
@@ -34,14 +36,20 @@ typedef struct block {
     int64_t heads;
 } block;
 
-static kiln_tensor *block_forward(kiln_module *self, kiln_tensor *x, void *context)
+/* x [N, T, width] is a whole text, or what comes next in a decoder's, of whose layers this is the `layer`th. */
+static kiln_tensor *run_block(const block *b, kiln_tensor *x, model_decoder *d, int layer)
 {
-    (void)self;
-    const block *b = context;
-    kiln_tensor *a = model_self_attention(kiln_forward(b->c_attn, kiln_forward(b->ln_1, x)), b->heads, true);
+    kiln_tensor *qkv = kiln_forward(b->c_attn, kiln_forward(b->ln_1, x));
+    kiln_tensor *a = d ? model_decoder_attend(d, layer, qkv, b->heads) : model_self_attention(qkv, b->heads, true);
     x = kiln_add(x, kiln_forward(b->drop, kiln_forward(b->attn_proj, a)));
     kiln_tensor *h = kiln_gelu_tanh(kiln_forward(b->c_fc, kiln_forward(b->ln_2, x)));
     return kiln_add(x, kiln_forward(b->drop, kiln_forward(b->mlp_proj, h)));
+}
+
+static kiln_tensor *block_forward(kiln_module *self, kiln_tensor *x, void *context)
+{
+    (void)self;
+    return run_block(context, x, NULL, 0);
 }
 
 static kiln_module *make_block(int64_t width, int64_t heads, int64_t layers, double dropout)
@@ -97,3 +105,29 @@ kiln_module *model_gpt2(model_options o)
     g->ln_f = kiln_module_add(m, "ln_f", kiln_nn_layer_norm(width));
     return model_finish(m);
 }
+
+/* ---- Token by token ---- */
+
+static bool is_gpt2(const kiln_module *m)
+{
+    return !strcmp(kiln_module_kind(m), "GPT2");
+}
+
+static int64_t gpt2_context(const kiln_module *m)
+{
+    const gpt2 *g = kiln_module_context(m);
+    return kiln_size(g->places, 0);
+}
+
+static kiln_tensor *gpt2_append(model_decoder *d, kiln_tensor *tokens)
+{
+    const gpt2 *g = kiln_module_context(d->module);
+    int64_t length = kiln_size(tokens, 1);
+    kiln_tensor *places = kiln_slice(g->places, 0, d->position, d->position + length, 1);
+    kiln_tensor *x = kiln_add(kiln_forward(g->wte, tokens), places);
+    for (int i = 0; i < kiln_module_children(g->h); i++)
+        x = run_block(kiln_module_context(kiln_module_child_at(g->h, i, NULL)), x, d, i);
+    return kiln_linear(kiln_forward(g->ln_f, kiln_select(x, 1, length - 1)), g->tokens, NULL);
+}
+
+const model_decoding model_gpt2_decoding = {is_gpt2, gpt2_context, gpt2_append};

@@ -51,6 +51,34 @@ bool model_has_option(const model_entry *e, const char *name);
  */
 bool model_check(const model_entry *e, const model_options *options, char *why, size_t why_size);
 
+/* ---- Writing texts ----
+ * A decoder goes on with a text token by token and computes each token once. It keeps what the model needs to know of
+ * those before: keys and values of each layer, or a recurrent state, in the type that is computed in, on the model's
+ * device. Where in the text it is is data, not a size: after the first few tokens all the others run the same plan. */
+typedef struct model_decoder model_decoder;
+
+/* For `batch` texts of the same length. `context`: tokens it looks back on, no more than the model can; 0: as many as
+ * that, and for a model that is not known (any module from [N, T] tokens to [N, T, vocabulary] serves, without what
+ * makes it fast) 128. The module must be in eval mode, and live as long as the decoder. NULL with an error. */
+model_decoder *model_decoder_new(kiln_module *m, int64_t batch, int64_t context);
+void model_decoder_free(model_decoder *d); /* NULL is fine */
+
+/* Appends tokens [batch, T], i64 on the model's device, and returns the logits of what comes next, [batch, vocabulary],
+ * owned by the scope. Nothing is computed until something is read. A text that outgrows the context goes on with its
+ * newer half: the older one is forgotten. NULL with an error; begin again then. */
+kiln_tensor *model_decode(model_decoder *d, kiln_tensor *tokens);
+
+/* How a token is chosen. */
+typedef struct model_sampling {
+    double temperature; /* 0: always the likeliest (of equal ones the first); 1: as learned; more: bolder */
+    int64_t top_k;      /* among the k likeliest; 0: all */
+    double top_p;       /* among the fewest whose probabilities add up to p, the likeliest first; 0 and 1: all */
+} model_sampling;
+
+/* Tokens [N] for logits [N, vocabulary], i64 on their device, drawn with the thread's random numbers. -1 where logits
+ * are no numbers to choose by: NaN, infinity, all -infinity. */
+kiln_tensor *model_sample(kiln_tensor *logits, model_sampling how);
+
 /* For suggestions: how many letters must be put in, left out, replaced or swapped with the next one to make b of the
  * word a of n letters. */
 int model_distance(const char *a, size_t n, const char *b);

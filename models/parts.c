@@ -30,18 +30,28 @@ kiln_module *model_finish(kiln_module *m)
     return NULL;
 }
 
-kiln_tensor *model_self_attention(kiln_tensor *qkv, int64_t heads, bool causal)
+void model_split_heads(kiln_tensor *qkv, int64_t heads, kiln_tensor *parts[3])
 {
+    parts[0] = parts[1] = parts[2] = NULL;
     if (!qkv)
-        return NULL;
+        return;
     int64_t n = kiln_size(qkv, 0), length = kiln_size(qkv, 1), width = kiln_size(qkv, 2) / 3;
-    kiln_tensor *part[3];
     for (int i = 0; i < 3; i++) {
         kiln_tensor *p = kiln_slice(qkv, 2, i * width, (i + 1) * width, 1);
-        part[i] = kiln_transpose(kiln_reshape(p, KILN_SHAPE(n, length, heads, width / heads)), 1, 2);
+        parts[i] = kiln_transpose(kiln_reshape(p, KILN_SHAPE(n, length, heads, width / heads)), 1, 2);
     }
-    kiln_tensor *y = kiln_scaled_dot_product_attention(part[0], part[1], part[2], NULL, 0, causal, 0);
-    return kiln_reshape(kiln_transpose(y, 1, 2), KILN_SHAPE(n, length, width));
+}
+
+kiln_tensor *model_join_heads(kiln_tensor *y)
+{
+    return y ? kiln_flatten(kiln_transpose(y, 1, 2), 2, 3) : NULL;
+}
+
+kiln_tensor *model_self_attention(kiln_tensor *qkv, int64_t heads, bool causal)
+{
+    kiln_tensor *part[3];
+    model_split_heads(qkv, heads, part);
+    return model_join_heads(kiln_scaled_dot_product_attention(part[0], part[1], part[2], NULL, 0, causal, 0));
 }
 
 kiln_tensor *model_normal_parameter(kiln_module *m, const char *name, int ndim, const int64_t *shape, double std)
