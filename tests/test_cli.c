@@ -318,6 +318,26 @@ static void test_interrupt(void **state)
 
 /* ---- Text, model files, IDX files ---- */
 
+/* Tokens that are no bytes are numbers. */
+static void test_tokens(void **state)
+{
+    (void)state;
+    expect(0, NULL,
+           "seq 2000 >numbers.txt; $K train -q --data numbers.txt "
+           "--model gpt2:vocabulary=300,layers=1,heads=2,embed=16 --length 16 --limit 2 --save tokens");
+    expect(0, NULL, "$K generate tokens --prompt ' 7 299\t0' --length 5");
+    assert_int_equal(strncmp(out, "7 299 0 ", 8), 0);
+    int count = 0;
+    for (char *at = strtok(out, " \n"); at; at = strtok(NULL, " \n"), count++)
+        assert_true(strspn(at, "0123456789") == strlen(at) && atoi(at) < 300);
+    assert_int_equal(count, 3 + 5);
+    expect(64, "300 tokens", "$K generate tokens");
+    expect(64, "'300' is no token", "$K generate tokens --prompt '7 300'");
+    expect(64, "'abc' is no token", "$K generate tokens --prompt 'abc'");
+    expect(64, "'7,8' is no token", "$K generate tokens --prompt '7,8 9'");
+    expect(64, "'99999999999999999999' is no token", "$K generate tokens --prompt 99999999999999999999");
+}
+
 static void test_text(void **state)
 {
     (void)state;
@@ -345,6 +365,24 @@ static void test_text(void **state)
     assert_string_equal(first, out);
     free(first);
     expect(64, "sees at most 16", "$K generate text --context 17");
+
+    /* no share of all probability is the likeliest byte, all of it any; a text may outgrow the context many times */
+    expect(0, NULL, "$K generate text --prompt abc --length 100 --temperature 0 --context 8");
+    first = strdup(out);
+    expect(0, NULL, "$K generate text --prompt abc --length 100 --top-p 0 --context 8");
+    assert_string_equal(first, out);
+    expect(0, NULL, "$K generate text --prompt abc --length 100 --top-p 1e-9 --temperature 2 --context 8");
+    assert_string_equal(first, out);
+    free(first);
+    expect(64, "--top-p", "$K generate text --top-p 1.5");
+    expect(0, NULL, "$K generate text --prompt abc --length 9 --stats");
+    assert_true(strlen(out) == 3 + 9 + 1 && strstr(err, "prompt      3 bytes in") &&
+                strstr(err, "written     8 bytes"));
+    expect(0, NULL, "$K generate text --length 1 --stats");
+    assert_null(strstr(err, "written"));
+    shell("$K generate text --length 1000000000 >long.txt & sleep 1; kill -INT $!; wait $!; echo $?");
+    assert_string_equal(out, "130\n");
+    assert_string_equal(err, "");
     expect(64, "takes images, and the data is text", "$K train --data fox.txt --model lenet");
     expect(64, "continues texts", "$K predict text");
     expect(64, "no model of text", "$K generate kiln-run");
@@ -552,6 +590,7 @@ int main(void)
         cmocka_unit_test(test_init),
         cmocka_unit_test(test_interrupt),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_model_file),
         cmocka_unit_test(test_idx),
         cmocka_unit_test(test_fit_memory),

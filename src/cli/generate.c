@@ -1,8 +1,10 @@
-/* kiln generate: text from a network that was trained on text. The network always gets a window of the same length, so
- * that its plan is made once; since it sees only what stands before a place, what stands after the last byte does not
- * matter. */
+/* kiln generate: text from a network that was trained on text. What is written goes to its device and back as one token
+ * at a time; what the network knows of the tokens before stays there, in a decoder (models.h).
+ *
+ * A network of 256 tokens was trained on bytes, and its text is what they stand for. Tokens of others are numbers that
+ * stand for nothing here, and are read and written as such. */
 #include <errno.h>
-#include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,9 +14,11 @@ static const option options[] = {
     {"prompt", 0, OPTION_TEXT, "TEXT", "what the text begins with (a line end)", 0, 0, NULL},
     {"length", 0, OPTION_COUNT, "N", "bytes to write (500)", 0, 1e12, NULL},
     {"temperature", 0, OPTION_NUMBER, "T", "0: always the likeliest byte; 1: as learned (0.8)", 0, 100, NULL},
-    {"top-k", 0, OPTION_COUNT, "K", "choose among the K likeliest bytes (all)", 1, 256, NULL},
+    {"top-k", 0, OPTION_COUNT, "K", "choose among the K likeliest bytes (all)", 1, 1e9, NULL},
+    {"top-p", 0, OPTION_NUMBER, "P", "among the likeliest that have P of all probability (1)", 0, 1, NULL},
     {"seed", 0, OPTION_COUNT, "N", "another seed gives another text (0)", 0, 9e15, NULL},
-    {"context", 0, OPTION_COUNT, "N", "bytes the model looks back on (as it was trained)", 1, 1 << 20, NULL},
+    {"context", 0, OPTION_COUNT, "N", "bytes the model looks back on (as many as it can)", 1, 1 << 20, NULL},
+    {"stats", 0, OPTION_FLAG, NULL, "say at the end how fast it was", 0, 0, NULL},
     {"model", 0, OPTION_TEXT, "MODEL", "where the weights do not say it", 0, 0, "<models>"},
     OPTION_DEVICE,
     OPTION_THREADS,
@@ -24,10 +28,12 @@ static const option options[] = {
 
 enum { BYTES = 256 };
 
+/* ---- What is written ---- */
+
 /* Bytes that wait for the rest of their character, where a terminal reads along: bytes that would move its cursor about
  * are written as \\x1b. Elsewhere bytes go out as they are. */
 typedef struct pending {
-    bool terminal;
+    bool terminal, numbers; /* numbers: tokens are no bytes */
     char bytes[8];
     int used;
 } pending;
@@ -60,139 +66,170 @@ static void put_byte(pending *p, int byte)
         put_pending(p);
 }
 
-typedef struct writer {
-    kiln_module *module;
-    int64_t window; /* bytes the network gets */
-    int64_t *bytes; /* the last ones, oldest first */
-    int64_t used;
-    kiln_tensor *x, *row; /* [1, window]; [1]: which row of the output counts */
-    double temperature;
-    int64_t top;
-    uint64_t random;
-    pending out;
-} writer;
-
-/* A number in [0, 1) that the seed alone decides (splitmix64). */
-static double next_random(writer *w)
+static void put_token(pending *p, int64_t token)
 {
-    uint64_t z = w->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+    if (p->numbers)
+        printf("%lld ", (long long)token);
+    else
+        put_byte(p, (int)token);
 }
 
-static void take_byte(writer *w, int byte)
+/* ---- What it begins with ---- */
+
+typedef struct prompt {
+    int64_t *tokens, count;
+} prompt;
+
+static void take_token(prompt *p, int64_t token)
 {
-    if (w->used == w->window) {
-        memmove(w->bytes, w->bytes + 1, (size_t)(w->window - 1) * sizeof *w->bytes);
-        w->used--;
+    p->tokens[p->count++] = token;
+}
+
+/* Numbers with blanks between them. */
+static int read_numbers(prompt *p, const char *text, int64_t vocabulary)
+{
+    for (const char *at = text + strspn(text, " \t\n"); *at; at += strspn(at, " \t\n")) {
+        char *end;
+        errno = 0;
+        int64_t token = strtoll(at, &end, 10);
+        if (end == at || errno || !strchr(" \t\n", *end) || token < 0 || token >= vocabulary)
+            return fail(EX_USAGE, "--prompt: '%.*s' is no token: the model's are the numbers 0 … %lld",
+                        (int)strcspn(at, " \t\n"), at, (long long)vocabulary - 1);
+        take_token(p, token);
+        at = end;
     }
-    w->bytes[w->used++] = byte;
+    if (p->count)
+        return 0;
+    fail(EX_USAGE, "the model has %lld tokens: what they stand for is not known", (long long)vocabulary);
+    hint("give some to begin with, by their numbers, as in --prompt '15496 11'; such numbers are written");
+    return EX_USAGE;
 }
 
-static bool next_logits(writer *w, float *logits)
+static int read_prompt(prompt *p, const char *text, int64_t vocabulary)
 {
-    int64_t last = w->used - 1;
-    bool ok =
-        kiln_write(w->x, w->bytes, (size_t)w->window * sizeof *w->bytes) && kiln_write(w->row, &last, sizeof last);
-    kiln_no_grad
-        kiln_scope {
-            kiln_tensor *out = kiln_index_select(kiln_forward(w->module, w->x), 1, w->row);
-            ok = ok && kiln_read(kiln_cast(out, KILN_F32), logits, BYTES * sizeof *logits);
-        }
-    return ok;
-}
-
-static int largest(const double *p)
-{
-    int best = 0;
-    for (int i = 1; i < BYTES; i++)
-        if (p[i] > p[best])
-            best = i;
-    return best;
-}
-
-/* Leaves the `top` largest and makes the others impossible. */
-static void keep_top(double *p, int64_t top)
-{
-    double kept[BYTES] = {0};
-    for (int64_t i = 0; i < top; i++) {
-        int best = largest(p);
-        kept[best] = p[best];
-        p[best] = 0;
-    }
-    memcpy(p, kept, sizeof kept);
-}
-
-static int choose_byte(writer *w, const float *logits)
-{
-    double p[BYTES], sum = 0;
-    for (int i = 0; i < BYTES; i++)
-        p[i] = logits[i];
-    int best = largest(p);
-    if (w->temperature <= 0)
-        return best;
-    double highest = p[best];
-    for (int i = 0; i < BYTES; i++)
-        p[i] = exp((p[i] - highest) / w->temperature);
-    if (w->top < BYTES)
-        keep_top(p, w->top);
-    for (int i = 0; i < BYTES; i++)
-        sum += p[i];
-    double at = next_random(w) * sum;
-    for (int i = 0; i < BYTES; i++)
-        if ((at -= p[i]) < 0)
-            return i;
-    return best;
-}
-
-static int write_text(writer *w, const char *prompt, int64_t length)
-{
-    float logits[BYTES];
-    for (const char *at = prompt; *at; at++) {
-        put_byte(&w->out, (unsigned char)*at);
-        take_byte(w, (unsigned char)*at);
-    }
-    if (!*prompt)
-        take_byte(w, '\n');
-    for (int64_t i = 0; i < length; i++) {
-        if (!next_logits(w, logits))
-            return fail_kiln();
-        int byte = choose_byte(w, logits);
-        take_byte(w, byte);
-        put_byte(&w->out, byte);
-        if (fflush(stdout) != 0)
-            return fail_output(errno);
-    }
-    put_pending(&w->out);
-    putchar('\n');
+    *p = (prompt){.tokens = must_alloc(strlen(text) + 1, sizeof *p->tokens)};
+    if (vocabulary != BYTES)
+        return read_numbers(p, text, vocabulary);
+    for (const char *at = text; *at; at++)
+        take_token(p, (unsigned char)*at);
+    if (!p->count)
+        take_token(p, '\n');
     return 0;
 }
 
-static int generate_with(const arguments *a, network *n, kiln_device device)
+/* ---- Writing ---- */
+
+typedef struct writer {
+    model_decoder *decoder;
+    kiln_tensor *token; /* [1, 1]: the one that was chosen last */
+    model_sampling how;
+    pending out;
+    int64_t written;
+    double prompt_seconds, seconds; /* for the prompt, with the first token, and for the others */
+} writer;
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void on_signal(int signal_number)
 {
-    int64_t context = network_context(n), window = count_of(a, "context", n->shape[0]);
-    if (!n->tokens || n->outputs != BYTES) {
-        fail(EX_USAGE, "%s is no model of text in bytes", n->name);
-        hint("kiln train --data FILE.txt makes one");
-        return EX_USAGE;
+    (void)signal_number; /* SA_RESETHAND: the second one ends the program at once */
+    asked_to_stop = 1;
+}
+
+/* Appends tokens and chooses the next one; one small read is all that the device is waited for. */
+static int next_token(writer *w, kiln_tensor *tokens, int64_t *token)
+{
+    bool ok = false;
+    kiln_no_grad
+        kiln_scope {
+            kiln_tensor *chosen = model_sample(model_decode(w->decoder, tokens), w->how);
+            ok = kiln_assign(w->token, chosen) && kiln_read(w->token, token, sizeof *token);
+        }
+    if (!ok)
+        return fail_kiln();
+    if (*token < 0)
+        return fail(EX_DATAERR, "the model's outputs are not finite: there is nothing to choose by");
+    return 0;
+}
+
+static int write_tokens(writer *w, kiln_tensor *start, int64_t length)
+{
+    double before = seconds_now();
+    int code = 0;
+    for (int64_t token; w->written < length && !asked_to_stop; w->written++) {
+        code = next_token(w, w->written ? w->token : start, &token);
+        if (code)
+            return code;
+        put_token(&w->out, token);
+        if (fflush(stdout) != 0)
+            return fail_output(errno);
+        double now = seconds_now();
+        *(w->written ? &w->seconds : &w->prompt_seconds) += now - before;
+        before = now;
     }
-    if (context && window > context)
-        return fail(EX_USAGE, "--context %lld: the model %s sees at most %lld bytes", (long long)window, n->name,
-                    (long long)context);
-    writer w = {.module = n->module,
-                .window = window,
-                .bytes = must_alloc((size_t)window, sizeof *w.bytes),
-                .x = kiln_tensor_new(NULL, KILN_I64, KILN_SHAPE(1, window), device),
-                .row = kiln_tensor_new(NULL, KILN_I64, KILN_SHAPE(1), device),
-                .temperature = number_of(a, "temperature", 0.8),
-                .top = count_of(a, "top-k", BYTES),
-                .random = (uint64_t)count_of(a, "seed", 0),
-                .out.terminal = isatty(STDOUT_FILENO)};
-    int code = w.x && w.row ? write_text(&w, text_of(a, "prompt", ""), count_of(a, "length", 500)) : fail_kiln();
-    kiln_release(w.x);
-    kiln_release(w.row);
-    free(w.bytes);
+    return 0;
+}
+
+static void say_speed(const writer *w, int64_t begun)
+{
+    const char *unit = w->out.numbers ? "tokens" : "bytes";
+    if (w->written > 0)
+        fprintf(stderr, "%-12s%s %s in %s (%.0f %s/s)\n", "prompt", show_count(begun), unit,
+                show_seconds(w->prompt_seconds), (double)begun / w->prompt_seconds, unit);
+    if (w->written > 1)
+        fprintf(stderr, "%-12s%s %s in %s (%.0f %s/s)\n", "written", show_count(w->written - 1), unit,
+                show_seconds(w->seconds), (double)(w->written - 1) / w->seconds, unit);
+}
+
+static int write_text(writer *w, const prompt *p, bool shown, int64_t length, kiln_device device)
+{
+    kiln_tensor *start = kiln_tensor_new(p->tokens, KILN_I64, KILN_SHAPE(1, p->count), device);
+    w->token = kiln_tensor_new(NULL, KILN_I64, KILN_SHAPE(1, 1), device);
+    for (int64_t i = 0; shown && i < p->count; i++)
+        put_token(&w->out, p->tokens[i]);
+    int code = start && w->token ? write_tokens(w, start, length) : fail_kiln();
+    put_pending(&w->out);
+    putchar('\n');
+    kiln_release(start);
+    kiln_release(w->token);
+    return code ? code : asked_to_stop ? EXIT_INTERRUPTED : 0;
+}
+
+/* ---- The command ---- */
+
+/* Tokens the decoder has room for. Attention goes over all of it: a short text takes no more than it needs. A model
+ * file's network gets windows of the length it was made for. */
+static int choose_context(const arguments *a, const network *n, int64_t all, int64_t *context)
+{
+    int64_t most = network_context(n);
+    *context = count_of(a, "context", most);
+    if (most && *context > most)
+        return fail(EX_USAGE, "--context %lld: the model %s sees at most %lld bytes", (long long)*context, n->name,
+                    (long long)most);
+    if (n->entry && *context > all)
+        *context = all;
+    return 0;
+}
+
+static int generate_with(const arguments *a, const network *n, const prompt *p, kiln_device device)
+{
+    int64_t length = count_of(a, "length", 500), context;
+    int code = choose_context(a, n, p->count + length, &context);
+    if (code)
+        return code;
+    kiln_manual_seed((uint64_t)count_of(a, "seed", 0));
+    writer w = {.decoder = model_decoder_new(n->module, 1, context),
+                .how = {.temperature = number_of(a, "temperature", 0.8),
+                        .top_k = count_of(a, "top-k", 0),
+                        .top_p = number_of(a, "top-p", 1)},
+                .out = {.terminal = isatty(STDOUT_FILENO), .numbers = n->outputs != BYTES}};
+    if (given(a, "top-p") && w.how.top_p == 0)
+        w.how.top_k = 1; /* no share of it: the likeliest */
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART}, NULL);
+    code = w.decoder ? write_text(&w, p, *text_of(a, "prompt", ""), length, device) : fail_kiln();
+    if (given(a, "stats"))
+        say_speed(&w, p->count);
+    model_decoder_free(w.decoder);
     return code;
 }
 
@@ -200,9 +237,17 @@ static int generate(const arguments *a)
 {
     network n;
     kiln_device device;
+    prompt p = {0};
     int code = open_run(a, &n, NULL, &device);
+    if (!code && !n.tokens) {
+        code = fail(EX_USAGE, "%s is no model of text", n.name);
+        hint("kiln train --data FILE.txt makes one");
+    }
     if (!code)
-        code = generate_with(a, &n, device);
+        code = read_prompt(&p, text_of(a, "prompt", ""), n.outputs);
+    if (!code)
+        code = generate_with(a, &n, &p, device);
+    free(p.tokens);
     network_free(&n);
     return code;
 }
