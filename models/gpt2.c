@@ -15,7 +15,10 @@ static kiln_tensor *projection_forward(kiln_module *self, kiln_tensor *x, void *
 {
     (void)self;
     const projection *p = context;
-    return kiln_linear(x, kiln_transpose(p->weight, 0, 1), p->bias);
+    kiln_tensor *weight = p->weight;
+    if (kiln_autocast_dtype() != KILN_F32) /* in the order it lies in; behind the transpose it would be read across */
+        weight = kiln_cast(weight, kiln_autocast_dtype());
+    return kiln_linear(x, kiln_transpose(weight, 0, 1), p->bias);
 }
 
 static kiln_module *make_projection(int64_t in, int64_t out, double std)
