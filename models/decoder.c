@@ -140,6 +140,11 @@ void model_decoder_free(model_decoder *d)
     free(d);
 }
 
+void model_decoder_reset(model_decoder *d)
+{
+    d->position = 0; /* what is kept of places behind it is never looked at */
+}
+
 /* ---- Appending ---- */
 
 /* The text has outgrown the context: what it goes on with, its newer half and at least the new tokens, from position 0.

@@ -61,11 +61,12 @@ typedef struct model_decoder model_decoder;
  * that, and for a model that is not known (any module from [N, T] tokens to [N, T, vocabulary] serves, without what
  * makes it fast) 128. The module must be in eval mode, and live as long as the decoder. NULL with an error. */
 model_decoder *model_decoder_new(kiln_module *m, int64_t batch, int64_t context);
-void model_decoder_free(model_decoder *d); /* NULL is fine */
+void model_decoder_free(model_decoder *d);  /* NULL is fine */
+void model_decoder_reset(model_decoder *d); /* begins another text */
 
 /* Appends tokens [batch, T], i64 on the model's device, and returns the logits of what comes next, [batch, vocabulary],
  * owned by the scope. Nothing is computed until something is read. A text that outgrows the context goes on with its
- * newer half: the older one is forgotten. NULL with an error; begin again then. */
+ * newer half: the older one is forgotten. NULL with an error; reset it then. */
 kiln_tensor *model_decode(model_decoder *d, kiln_tensor *tokens);
 
 /* How a token is chosen. */

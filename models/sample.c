@@ -1,5 +1,6 @@
 /* The choice of a token by its logits, on their device: the host need not see them. Nothing here looks up elements by
- * computed indices: a step that could still meet a bad one must not write to caches before that. */
+ * computed indices (kiln_gather, kiln_max): a step that could still meet a bad one writes its results elsewhere and
+ * copies them at its end, and the caches of a decoder with them. */
 #include <math.h>
 #include "models.h"
 
@@ -11,8 +12,7 @@ static kiln_tensor *checked(kiln_tensor *fit, kiln_tensor *tokens)
 
 static kiln_tensor *likeliest(kiln_tensor *logits)
 {
-    kiln_tensor *tokens, *highest = kiln_max(logits, 1, false, &tokens);
-    return checked(kiln_isfinite(highest), tokens);
+    return checked(kiln_isfinite(kiln_amax(logits, KILN_DIMS(1), false)), kiln_argmax(logits, 1, false));
 }
 
 /* The share of probability to choose from: of all candidates, or of the fewest that have p of it. `up_to` [N,

@@ -233,6 +233,12 @@ static int generate_with(const arguments *a, const network *n, const prompt *p, 
     return code;
 }
 
+/* Autocast would cast every weight anew for each token, which takes longer than the products. */
+static int cast_weights(const arguments *a, const network *n)
+{
+    return given(a, "amp") && !kiln_module_cast(n->module, amp_of(a)) ? fail_kiln() : 0;
+}
+
 static int generate(const arguments *a)
 {
     network n;
@@ -243,6 +249,8 @@ static int generate(const arguments *a)
         code = fail(EX_USAGE, "%s is no model of text", n.name);
         hint("kiln train --data FILE.txt makes one");
     }
+    if (!code)
+        code = cast_weights(a, &n);
     if (!code)
         code = read_prompt(&p, text_of(a, "prompt", ""), n.outputs);
     if (!code)
