@@ -4,7 +4,7 @@
 # usage: bench/gpu.sh [-o FILE] [-t SECONDS] BIN_DIR [PART …]
 #   -o FILE       tables in Markdown (gpu-bench.md); what the programs said goes to FILE.jsonl
 #   -t SECONDS    all in all (360); each part has a limit of its own as well
-#   PART          train epoch steps memory matmul start launch (all of them, in this order)
+#   PART          train epoch steps memory matmul start launch (all of them, in this order); generate, only where named
 # KILN_PEERS_PYTHON: a Python that has PyTorch and JAX (python3). KILN_BENCH_DEVICE: another device than cuda.
 # KILN_MLP_PEER: a script that measures the MLP's steps in place of peers_gpu.py; it gets the argument mlp.
 set -uo pipefail
@@ -111,6 +111,10 @@ if epochs:
     print(json.dumps({"work": "epoch mlp", "batch": 32, "peer": "kiln train", "workers": 1,
                       "samples_s": round(statistics.median(r["samples_per_second"] for r in epochs))}))
 PYTHON
+}
+part_generate() { # PyTorch compiles each variant first: three minutes
+    KILN_CUDA_JIT=wait ours 90 kiln_bench_generate
+    peer 240 generate_peer.py --device cuda
 }
 part_start() { limited 60 bash "$here/start.sh" "$bin" "$device"; }
 

@@ -55,6 +55,19 @@ def epochs(results):
              number(best / r["samples_s"], 2) if best and r["samples_s"] else "") for r in rates]
 
 
+def texts(results):
+    rates = [r for r in results if "tokens_s" in r]
+    own = {(r["work"], r["batch"], r["dtype"]): r["tokens_s"] for r in rates if r["peer"] == "kiln"}
+    rows = []
+    for r in sorted(rates, key=lambda r: (r["work"], r["dtype"], r["batch"], r["tokens_s"])):
+        mine = own.get((r["work"], r["batch"], r["dtype"]))
+        kiln = r["peer"] == "kiln"
+        rows.append((r["work"].removeprefix("generate "), r["dtype"], r["batch"], "**kiln**" if kiln else r["peer"],
+                     number(r["prompt_ms"], 2), number(r["tokens_s"]),
+                     "" if kiln or not mine else number(mine / r["tokens_s"], 2)))
+    return rows
+
+
 def starts(results):
     seconds = {}
     for r in results:
@@ -81,6 +94,7 @@ def main():
           steps(results))
     table("Epochs as people write them: loading, shuffled", ("work", "batch", "by", "workers", "samples/s", "Kiln's best is"),
           epochs(results))
+    table("Texts, token by token", ("network", "in", "batch", "by", "prompt, ms", "tokens/s", "Kiln is"), texts(results))
     table("From the start of the process to the end of the first step", ("by", "s, median", "runs"), starts(results))
 
 
