@@ -6,7 +6,6 @@
 #include "decoder.h"
 #include <stdlib.h>
 #include <string.h>
-#include "parts.h"
 
 /* ---- What is kept ---- */
 
@@ -49,19 +48,14 @@ kiln_tensor *model_decoder_cache(model_decoder *d, int which, kiln_tensor *x)
     return kiln_assign(kiln_slice(cache, 2, from, to, 1), x) ? cache : NULL;
 }
 
-kiln_tensor *model_decoder_attend(model_decoder *d, int layer, kiln_tensor *qkv, int64_t heads)
+kiln_tensor *model_decoder_attend(model_decoder *d, int layer, kiln_tensor *q, kiln_tensor *k, kiln_tensor *v)
 {
-    kiln_tensor *part[3], *y;
-    model_split_heads(qkv, heads, part);
-    kiln_tensor *keys = model_decoder_cache(d, 2 * layer, part[1]);
-    kiln_tensor *values = model_decoder_cache(d, 2 * layer + 1, part[2]);
+    kiln_tensor *keys = model_decoder_cache(d, 2 * layer, k), *values = model_decoder_cache(d, 2 * layer + 1, v);
     if (!keys || !values)
         return NULL;
     if (!d->visible) /* the text begins here: there is nothing else to look at */
-        y = kiln_scaled_dot_product_attention(part[0], part[1], part[2], NULL, 0, true, 0);
-    else
-        y = kiln_scaled_dot_product_attention(part[0], keys, values, d->visible, 0, false, 0);
-    return model_join_heads(y);
+        return kiln_scaled_dot_product_attention(q, k, v, NULL, 0, true, 0);
+    return kiln_scaled_dot_product_attention(q, keys, values, d->visible, 0, false, 0);
 }
 
 /* ---- Models that keep nothing: they see the whole window for each token ---- */
@@ -177,7 +171,7 @@ static kiln_tensor *append(model_decoder *d, kiln_tensor *tokens)
 kiln_tensor *model_decode(model_decoder *d, kiln_tensor *tokens)
 {
     kiln_tensor *logits = NULL;
-    if (!d || !tokens)
+    if (!d || !tokens || kiln_size(tokens, 1) < 0)
         return NULL;
     kiln_no_grad
         logits = append(d, tokens);

@@ -35,8 +35,8 @@ bool model_decoder_keep(model_decoder *d, int which, kiln_tensor *value);
  * [N, heads, context, E]. */
 kiln_tensor *model_decoder_cache(model_decoder *d, int which, kiln_tensor *x);
 
-/* Attention of new tokens to themselves and what is before them: qkv [N, T, 3·width] (queries, keys and values side by
- * side) to [N, T, width]. Layers have the states 2·layer and 2·layer + 1. */
-kiln_tensor *model_decoder_attend(model_decoder *d, int layer, kiln_tensor *qkv, int64_t heads);
+/* Attention of new tokens to themselves and what is before them: q, k, v and the result are [N, heads, T, E]. Layers
+ * have the states 2·layer and 2·layer + 1. */
+kiln_tensor *model_decoder_attend(model_decoder *d, int layer, kiln_tensor *q, kiln_tensor *k, kiln_tensor *v);
 
 #endif

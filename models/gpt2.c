@@ -39,12 +39,20 @@ typedef struct block {
     int64_t heads;
 } block;
 
-/* x [N, T, width] is a whole text, or what comes next in a decoder's, of whose layers this is the `layer`th. */
+/* The tokens of qkv [N, T, 3·width] are a whole text, or what comes next in a decoder's; `layer` counts blocks. */
+static kiln_tensor *attend(kiln_tensor *qkv, int64_t heads, model_decoder *d, int layer)
+{
+    kiln_tensor *part[3];
+    if (!d)
+        return model_self_attention(qkv, heads, true);
+    model_split_heads(qkv, heads, part);
+    return model_join_heads(model_decoder_attend(d, layer, part[0], part[1], part[2]));
+}
+
 static kiln_tensor *run_block(const block *b, kiln_tensor *x, model_decoder *d, int layer)
 {
     kiln_tensor *qkv = kiln_forward(b->c_attn, kiln_forward(b->ln_1, x));
-    kiln_tensor *a = d ? model_decoder_attend(d, layer, qkv, b->heads) : model_self_attention(qkv, b->heads, true);
-    x = kiln_add(x, kiln_forward(b->drop, kiln_forward(b->attn_proj, a)));
+    x = kiln_add(x, kiln_forward(b->drop, kiln_forward(b->attn_proj, attend(qkv, b->heads, d, layer))));
     kiln_tensor *h = kiln_gelu_tanh(kiln_forward(b->c_fc, kiln_forward(b->ln_2, x)));
     return kiln_add(x, kiln_forward(b->drop, kiln_forward(b->mlp_proj, h)));
 }

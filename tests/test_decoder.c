@@ -283,6 +283,10 @@ static void test_refused(void **state)
     assert_int_equal(kiln_last_error()->code, KILN_E_SHAPE);
     kiln_error_clear();
     kiln_discard();
+    kiln_scope
+        assert_null(model_decode(d, kiln_tensor_new(NULL, KILN_I64, KILN_SHAPE(BATCH), kiln_default_device())));
+    assert_false(kiln_ok());
+    kiln_error_clear();
     model_decoder_free(d);
     kiln_module_free(m);
 }
