@@ -380,7 +380,8 @@ static void test_text(void **state)
                 strstr(err, "written     8 bytes"));
     expect(0, NULL, "$K generate text --length 1 --stats");
     assert_null(strstr(err, "written"));
-    shell("$K generate text --length 1000000000 >long.txt & sleep 1; kill -INT $!; wait $!; echo $?");
+    shell("$K generate text --length 1000000000 >long.txt & "
+          "while kill -0 $! && [ ! -s long.txt ]; do sleep 0.1; done; kill -INT $!; wait $!; echo $?");
     assert_string_equal(out, "130\n");
     assert_string_equal(err, "");
     expect(64, "takes images, and the data is text", "$K train --data fox.txt --model lenet");
