@@ -245,6 +245,9 @@ typedef struct kiln_sdpa_options {
 KILN_API KILN_T kiln_sdpa_(KILN_T q, KILN_T k, KILN_T v, const kiln_sdpa_options *options);
 /* The same by names: kiln_sdpa(q, k, v, .lengths = n, .causal = true) */
 #define kiln_sdpa(...) KILN_CALL3_(kiln_sdpa_, kiln_sdpa_options, __VA_ARGS__, )
+/* Rotary position embedding of x [..., T, D], by tables cos and sin [T, D/2] of f32 (f64 where x is that): element i of
+ * a row is turned together with element D/2 + i. x is read as it lies, so a transposed view costs nothing. */
+KILN_API KILN_T kiln_rotary(KILN_T x, KILN_T cos, KILN_T sin);
 
 /* One layer and direction of PyTorch's LSTM over a sequence x [T, N, in], from h0 and c0 [N, H]. w_ih [4H, in], w_hh
  * [4H, H], b_ih and b_hh [4H] (each may be NULL); gates in the order i, f, g, o. Returns h of all steps, [T, N, H]; *hn

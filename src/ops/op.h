@@ -21,7 +21,7 @@ typedef enum kiln_class {
     KILN_CLASS_SORT,
     KILN_CLASS_RANDOM,
     KILN_CLASS_ROWS,      /* softmax and norms: a whole row decides each of its elements */
-    KILN_CLASS_ATTENTION, /* attention and its gradient: operands as they lie in memory */
+    KILN_CLASS_ATTENTION, /* attention, its gradient, rotary: operands as they lie in memory */
     KILN_CLASS_ASSIGN,    /* writes into storage that exists already */
     KILN_CLASS_TRANSFER,  /* from one device to another */
     KILN_CLASS_COMPOSITE, /* never a node: `compose` writes it with other operations */
@@ -231,7 +231,7 @@ extern const kiln_op *const kiln_ops_pointwise[],
                                                                                         *const kiln_ops_loss[],
                                                                                             *const kiln_ops_ctc[],
                                                                                                 *const kiln_ops_move[];
-extern const kiln_op *const kiln_ops_samples[], *const kiln_ops_require[];
+extern const kiln_op *const kiln_ops_samples[], *const kiln_ops_require[], *const kiln_ops_rotary[];
 
 /* KILN_READS_*: what the gradient of operand k reads, as the record says it. */
 unsigned kiln_op_reads(const kiln_op *op, int k);

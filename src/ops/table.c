@@ -6,7 +6,7 @@ static const kiln_op *const *const families[] = {
     kiln_ops_pointwise, kiln_ops_view,    kiln_ops_shape, kiln_ops_create,    kiln_ops_random, kiln_ops_reduce,
     kiln_ops_scan,      kiln_ops_sort,    kiln_ops_index, kiln_ops_matmul,    kiln_ops_conv,   kiln_ops_pool,
     kiln_ops_resize,    kiln_ops_norm,    kiln_ops_nn,    kiln_ops_attention, kiln_ops_lstm,   kiln_ops_loss,
-    kiln_ops_ctc,       kiln_ops_samples, kiln_ops_move,  kiln_ops_require,
+    kiln_ops_ctc,       kiln_ops_samples, kiln_ops_move,  kiln_ops_require,   kiln_ops_rotary,
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

@@ -436,6 +436,23 @@ static void run_layer_norm_rows_grad(ref_call *c)
     }
 }
 
+/* x, cos, sin; the integer says whether it turns backwards */
+static void run_rotary(ref_call *c)
+{
+    const ref_tensor *x = c->in[0], *cosines = c->in[1], *sines = c->in[2];
+    int64_t width = x->shape[x->ndim - 1], half = width / 2, length = x->shape[x->ndim - 2];
+    ref_tensor *y = ref_out_like(c, 0, x);
+    for (int64_t i = 0; i < y->count; i++) {
+        int64_t row = i / width, column = i % width, angle = row % length * half + column % half;
+        bool first = column < half;
+        double other = x->data[first ? i + half : i - half], sine = sines->data[angle];
+        if (first != (REF_INT(c, 0) != 0))
+            sine = -sine;
+        y->data[i] = x->data[i] * cosines->data[angle] + other * sine;
+        y->size[i] = fabs(x->data[i] * cosines->data[angle]) + fabs(other * sine);
+    }
+}
+
 const ref_entry ref_entries_norm[] = {
     {"softmax", run_softmax, 2},
     {"log_softmax", run_log_softmax, 2},
@@ -452,5 +469,6 @@ const ref_entry ref_entries_norm[] = {
     {"attention_grad", run_attention_grad, 4},
     {"attention_masked", run_plain_attention, 4},
     {"attention_masked_grad", run_attention_grad, 4},
+    {"rotary", run_rotary, 0},
     {NULL, NULL, 0},
 };

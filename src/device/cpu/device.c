@@ -22,10 +22,10 @@
 /* ---- The structured kernels ---- */
 
 static const kiln_cpu_kernel *const tables[] = {
-    kiln_cpu_kernels_conv,   kiln_cpu_kernels_pool,      kiln_cpu_kernels_resize, kiln_cpu_kernels_index,
-    kiln_cpu_kernels_sort,   kiln_cpu_kernels_scan,      kiln_cpu_kernels_rows,   kiln_cpu_kernels_random,
-    kiln_cpu_kernels_put,    kiln_cpu_kernels_attention, kiln_cpu_kernels_lstm,   kiln_cpu_kernels_samples,
-    kiln_cpu_kernels_require};
+    kiln_cpu_kernels_conv,    kiln_cpu_kernels_pool,      kiln_cpu_kernels_resize, kiln_cpu_kernels_index,
+    kiln_cpu_kernels_sort,    kiln_cpu_kernels_scan,      kiln_cpu_kernels_rows,   kiln_cpu_kernels_random,
+    kiln_cpu_kernels_put,     kiln_cpu_kernels_attention, kiln_cpu_kernels_lstm,   kiln_cpu_kernels_samples,
+    kiln_cpu_kernels_require, kiln_cpu_kernels_rotary};
 
 /* Asked for every operation that is recorded: rows by the address of their operation's record, filled once. */
 enum { PLACES = 256 };

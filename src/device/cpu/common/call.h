@@ -56,7 +56,7 @@ typedef struct kiln_cpu_kernel {
 /* The tables of structured kernels, each ended by a row without a name. */
 extern const kiln_cpu_kernel kiln_cpu_kernels_conv[], kiln_cpu_kernels_pool[], kiln_cpu_kernels_resize[],
     kiln_cpu_kernels_index[], kiln_cpu_kernels_sort[], kiln_cpu_kernels_scan[], kiln_cpu_kernels_rows[],
-    kiln_cpu_kernels_attention[], kiln_cpu_kernels_lstm[], kiln_cpu_kernels_random[], kiln_cpu_kernels_put[],
-    kiln_cpu_kernels_samples[], kiln_cpu_kernels_require[];
+    kiln_cpu_kernels_attention[], kiln_cpu_kernels_rotary[], kiln_cpu_kernels_lstm[], kiln_cpu_kernels_random[],
+    kiln_cpu_kernels_put[], kiln_cpu_kernels_samples[], kiln_cpu_kernels_require[];
 
 #endif

@@ -69,7 +69,8 @@ typedef struct kiln_cuda_kernel {
 /* The tables, each ended by a row without a name. */
 extern const kiln_cuda_kernel kiln_cuda_kernels_rows[], kiln_cuda_kernels_index[], kiln_cuda_kernels_sort[],
     kiln_cuda_kernels_pool[], kiln_cuda_kernels_resize[], kiln_cuda_kernels_random[], kiln_cuda_kernels_conv[],
-    kiln_cuda_kernels_attention[], kiln_cuda_kernels_lstm[], kiln_cuda_kernels_samples[], kiln_cuda_kernels_require[];
+    kiln_cuda_kernels_attention[], kiln_cuda_kernels_rotary[], kiln_cuda_kernels_lstm[], kiln_cuda_kernels_samples[],
+    kiln_cuda_kernels_require[];
 
 /* False with an error that names the operation if the last launch failed. To end a launcher with. */
 bool kiln_cuda_launched(const kiln_cuda_call *c);

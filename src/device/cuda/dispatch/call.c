@@ -9,9 +9,9 @@
 /* ---- Kernels by operation ---- */
 
 static const kiln_cuda_kernel *const tables[] = {
-    kiln_cuda_kernels_rows,   kiln_cuda_kernels_index,   kiln_cuda_kernels_sort,   kiln_cuda_kernels_pool,
-    kiln_cuda_kernels_resize, kiln_cuda_kernels_random,  kiln_cuda_kernels_conv,   kiln_cuda_kernels_attention,
-    kiln_cuda_kernels_lstm,   kiln_cuda_kernels_samples, kiln_cuda_kernels_require};
+    kiln_cuda_kernels_rows,   kiln_cuda_kernels_index,   kiln_cuda_kernels_sort,    kiln_cuda_kernels_pool,
+    kiln_cuda_kernels_resize, kiln_cuda_kernels_random,  kiln_cuda_kernels_conv,    kiln_cuda_kernels_attention,
+    kiln_cuda_kernels_lstm,   kiln_cuda_kernels_samples, kiln_cuda_kernels_require, kiln_cuda_kernels_rotary};
 
 static const kiln_cuda_kernel *find_kernel(const kiln_op *op, kiln_dtype dtype)
 {
