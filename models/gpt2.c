@@ -45,7 +45,7 @@ static kiln_tensor *attend(kiln_tensor *qkv, int64_t heads, model_decoder *d, in
     kiln_tensor *part[3];
     if (!d)
         return model_self_attention(qkv, heads, true);
-    model_split_heads(qkv, heads, part);
+    model_split_thirds(qkv, heads, part);
     return model_join_heads(model_decoder_attend(d, layer, part[0], part[1], part[2]));
 }
 

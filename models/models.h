@@ -1,7 +1,7 @@
 /* Networks people know, built on kiln.h alone: read them as examples, copy them into programs. The kiln command, the
  * tests and the benchmarks use them. Parameter names are those of the PyTorch models they correspond to (torchvision's
- * resnet, GPT-2 as published, nn.Sequential for the small ones). Each returns a fresh module, or NULL with Kiln's
- * error. */
+ * resnet, GPT-2 as published, Hugging Face's Llama and BERT, nn.Sequential for the small ones). Each returns a fresh
+ * module, or NULL with Kiln's error. */
 #ifndef KILN_MODELS_H
 #define KILN_MODELS_H
 
@@ -11,14 +11,16 @@
 typedef struct model_options {
     int64_t channels, height, width; /* of an image: 1, 28, 28 (resnets and vit: 3, 32, 32; resnet50: 3, 224, 224) */
     int64_t classes;                 /* 10 */
-    int64_t vocabulary;              /* of tokens: 256 (gpt2: 50257) */
-    int64_t context;                 /* tokens seen at once: gpt2 1024 */
-    int64_t layers;                  /* gpt2 12, vit 12, lstm 1 */
-    int64_t heads;                   /* gpt2 12, vit 3 */
-    int64_t embed;                   /* width of the model: gpt2 768, vit 192, lstm 64 */
-    int64_t hidden;                  /* lstm 256, autoencoder's code 32 */
+    int64_t vocabulary;              /* of tokens: 256 (gpt2 50257, llama 32000, bert 30522) */
+    int64_t context;                 /* tokens seen at once: gpt2 1024, llama 2048, bert 512 */
+    int64_t layers;                  /* gpt2, bert and vit 12, llama 8, lstm 1 */
+    int64_t heads;                   /* gpt2 and bert 12, llama 8, vit 3 */
+    int64_t embed;                   /* width of the model: gpt2 and bert 768, llama 512, vit 192, lstm 64 */
+    int64_t hidden;                  /* lstm 256, autoencoder's code 32; within a block: bert 4·embed, llama 8/3·embed
+                                        rounded up to a multiple of 256 */
     int64_t patch;                   /* vit: side of a patch, 4 (images of 224 and more: 16) */
     double dropout;                  /* 0 */
+    int64_t kv_heads;                /* llama: heads of keys and values, as many as heads */
 } model_options;
 
 kiln_module *model_mlp(model_options o);      /* flatten, 784-256-128-10 with ReLU */
@@ -27,7 +29,9 @@ kiln_module *model_resnet18(model_options o); /* images below 64 pixels: 3x3 ste
 kiln_module *model_resnet50(model_options o);
 kiln_module *model_vit_tiny(model_options o);  /* class token, learned positions, pre-norm */
 kiln_module *model_char_lstm(model_options o); /* embedding, LSTM, linear: [N, T] tokens to [N, T, vocabulary] */
-kiln_module *model_gpt2(model_options o); /* [N, T] tokens to [N, T, vocabulary]; the head is the token embedding */
+kiln_module *model_gpt2(model_options o);  /* [N, T] tokens to [N, T, vocabulary]; the head is the token embedding */
+kiln_module *model_llama(model_options o); /* [N, T] tokens to [N, T, vocabulary]: RMS norm, rotary positions, SwiGLU */
+kiln_module *model_bert(model_options o);  /* the same, seeing all tokens but 0, which is padding: masked words */
 kiln_module *model_autoencoder(model_options o); /* 784-128-32-128-784, its output has the input's shape */
 
 /* All of them by name, for programs that take one from the command line: "gpt2", "vit-tiny", … */
@@ -37,6 +41,7 @@ typedef struct model_entry {
     bool tokens; /* takes i64 tokens instead of images */
     kiln_loss loss;
     const char *options; /* those of model_options it looks at, with blanks between them */
+    bool sees_ahead;     /* a token sees those behind it, so that the next one is nothing to be learnt */
 } model_entry;
 extern const model_entry model_table[]; /* ends with a NULL name */
 

@@ -30,27 +30,30 @@ kiln_module *model_finish(kiln_module *m)
     return NULL;
 }
 
-void model_split_heads(kiln_tensor *qkv, int64_t heads, kiln_tensor *parts[3])
+kiln_tensor *model_split_heads(kiln_tensor *x, int64_t heads)
 {
-    parts[0] = parts[1] = parts[2] = NULL;
-    if (!qkv)
-        return;
-    int64_t n = kiln_size(qkv, 0), length = kiln_size(qkv, 1), width = kiln_size(qkv, 2) / 3;
-    for (int i = 0; i < 3; i++) {
-        kiln_tensor *p = kiln_slice(qkv, 2, i * width, (i + 1) * width, 1);
-        parts[i] = kiln_transpose(kiln_reshape(p, KILN_SHAPE(n, length, heads, width / heads)), 1, 2);
-    }
+    if (!x)
+        return NULL;
+    int64_t n = kiln_size(x, 0), length = kiln_size(x, 1), width = kiln_size(x, 2);
+    return kiln_transpose(kiln_reshape(x, KILN_SHAPE(n, length, heads, width / heads)), 1, 2);
 }
 
-kiln_tensor *model_join_heads(kiln_tensor *y)
+kiln_tensor *model_join_heads(kiln_tensor *x)
 {
-    return y ? kiln_flatten(kiln_transpose(y, 1, 2), 2, 3) : NULL;
+    return x ? kiln_flatten(kiln_transpose(x, 1, 2), 2, 3) : NULL;
+}
+
+void model_split_thirds(kiln_tensor *qkv, int64_t heads, kiln_tensor *parts[3])
+{
+    int64_t width = qkv ? kiln_size(qkv, 2) / 3 : 0;
+    for (int i = 0; i < 3; i++)
+        parts[i] = qkv ? model_split_heads(kiln_slice(qkv, 2, i * width, (i + 1) * width, 1), heads) : NULL;
 }
 
 kiln_tensor *model_self_attention(kiln_tensor *qkv, int64_t heads, bool causal)
 {
     kiln_tensor *part[3];
-    model_split_heads(qkv, heads, part);
+    model_split_thirds(qkv, heads, part);
     return model_join_heads(kiln_scaled_dot_product_attention(part[0], part[1], part[2], NULL, 0, causal, 0));
 }
 

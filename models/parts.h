@@ -22,10 +22,12 @@ kiln_module *model_add_numbered(kiln_module *parent, int64_t number, kiln_module
 /* The module, or NULL (and nothing left of it) if something went wrong while it was built. */
 kiln_module *model_finish(kiln_module *m);
 
-/* Queries, keys and values [N, heads, L, width/heads] of qkv [N, L, 3·width]; NULL for NULL. */
-void model_split_heads(kiln_tensor *qkv, int64_t heads, kiln_tensor *parts[3]);
-/* And back: [N, heads, L, E] to [N, L, heads·E]. */
-kiln_tensor *model_join_heads(kiln_tensor *y);
+/* [N, L, width] as [N, heads, L, width / heads], and back; NULL for NULL. */
+kiln_tensor *model_split_heads(kiln_tensor *x, int64_t heads);
+kiln_tensor *model_join_heads(kiln_tensor *x);
+
+/* The heads of queries, keys and values of qkv [N, L, 3·width]. */
+void model_split_thirds(kiln_tensor *qkv, int64_t heads, kiln_tensor *parts[3]);
 
 /* Attention of a sequence to itself: qkv [N, L, 3·width] (queries, keys, values side by side) to [N, L, width]. */
 kiln_tensor *model_self_attention(kiln_tensor *qkv, int64_t heads, bool causal);

@@ -7,18 +7,22 @@
 
 #define IMAGE "channels height width"
 const model_entry model_table[] = {
-    {"mlp", "784-256-128-10, ReLU", model_mlp, false, KILN_CROSS_ENTROPY, IMAGE " classes dropout"},
-    {"lenet", "two convolutions, three linear layers", model_lenet, false, KILN_CROSS_ENTROPY, IMAGE " classes"},
-    {"resnet18", "residual network, 18 layers", model_resnet18, false, KILN_CROSS_ENTROPY, IMAGE " classes"},
-    {"resnet50", "residual network, 50 layers", model_resnet50, false, KILN_CROSS_ENTROPY, IMAGE " classes"},
+    {"mlp", "784-256-128-10, ReLU", model_mlp, false, KILN_CROSS_ENTROPY, IMAGE " classes dropout", false},
+    {"lenet", "two convolutions, three linear layers", model_lenet, false, KILN_CROSS_ENTROPY, IMAGE " classes", false},
+    {"resnet18", "residual network, 18 layers", model_resnet18, false, KILN_CROSS_ENTROPY, IMAGE " classes", false},
+    {"resnet50", "residual network, 50 layers", model_resnet50, false, KILN_CROSS_ENTROPY, IMAGE " classes", false},
     {"vit-tiny", "vision transformer, 12 layers of 192", model_vit_tiny, false, KILN_CROSS_ENTROPY,
-     IMAGE " classes layers heads embed patch"},
-    {"autoencoder", "784-128-32-128-784", model_autoencoder, false, KILN_RECONSTRUCTION, IMAGE " hidden"},
+     IMAGE " classes layers heads embed patch", false},
+    {"autoencoder", "784-128-32-128-784", model_autoencoder, false, KILN_RECONSTRUCTION, IMAGE " hidden", false},
     {"char-lstm", "embedding, LSTM, linear", model_char_lstm, true, KILN_CROSS_ENTROPY,
-     "vocabulary context layers embed hidden dropout"},
+     "vocabulary context layers embed hidden dropout", false},
     {"gpt2", "GPT-2, 124 million parameters by default", model_gpt2, true, KILN_CROSS_ENTROPY,
-     "vocabulary context layers heads embed dropout"},
-    {NULL, NULL, NULL, false, KILN_CROSS_ENTROPY, NULL},
+     "vocabulary context layers heads embed dropout", false},
+    {"llama", "Llama, 8 layers of 512 by default", model_llama, true, KILN_CROSS_ENTROPY,
+     "vocabulary context layers heads kv_heads embed hidden", false},
+    {"bert", "BERT, 110 million parameters by default", model_bert, true, KILN_CROSS_ENTROPY,
+     "vocabulary context layers heads embed hidden", true},
+    {NULL, NULL, NULL, false, KILN_CROSS_ENTROPY, NULL, false},
 };
 
 bool model_has_option(const model_entry *e, const char *name)
@@ -71,7 +75,8 @@ typedef struct key {
     }
 static const key keys[] = {KEY(channels, false),   KEY(height, false),  KEY(width, false),  KEY(classes, false),
                            KEY(vocabulary, false), KEY(context, false), KEY(layers, false), KEY(heads, false),
-                           KEY(embed, false),      KEY(hidden, false),  KEY(patch, false),  KEY(dropout, true)};
+                           KEY(embed, false),      KEY(hidden, false),  KEY(patch, false),  KEY(dropout, true),
+                           KEY(kv_heads, false)};
 enum { KEYS = sizeof keys / sizeof *keys };
 
 static bool set_option(const key *k, const char *value, size_t n, model_options *options, char *why, size_t why_size)
@@ -146,20 +151,34 @@ static bool check_image(const model_entry *e, const model_options *o, char *why,
     return false;
 }
 
+static bool check_heads(const model_entry *e, const model_options *o, char *why, size_t why_size)
+{
+    bool vit = e->build == model_vit_tiny, llama = e->build == model_llama;
+    int64_t embed = model_or(o->embed, vit ? 192 : llama ? 512 : 768);
+    int64_t heads = model_or(o->heads, vit ? 3 : llama ? 8 : 12), kv_heads = model_or(o->kv_heads, heads);
+    if (embed % heads != 0)
+        snprintf(why, why_size, "embed=%lld cannot be shared among heads=%lld: it must be a multiple", (long long)embed,
+                 (long long)heads);
+    else if (heads % kv_heads != 0)
+        snprintf(why, why_size, "heads=%lld cannot share kv_heads=%lld: it must be a multiple", (long long)heads,
+                 (long long)kv_heads);
+    else if (llama && embed / heads % 2 != 0)
+        snprintf(why, why_size, "heads of %lld (embed / heads) have no halves to rotate: the width must be even",
+                 (long long)(embed / heads));
+    else
+        return true;
+    return false;
+}
+
 bool model_check(const model_entry *e, const model_options *o, char *why, size_t why_size)
 {
     enum { MOST_LAYERS = 1000, WIDEST = 1000000 };
-    bool gpt2 = e->build == model_gpt2;
-    int64_t embed = model_or(o->embed, gpt2 ? 768 : 192), heads = model_or(o->heads, gpt2 ? 12 : 3);
     if (o->layers > MOST_LAYERS || o->embed > WIDEST || o->hidden > WIDEST) {
         snprintf(why, why_size, "too large: at most %d layers, and %d for embed and hidden", MOST_LAYERS, WIDEST);
         return false;
     }
-    if (model_has_option(e, "heads") && embed % heads != 0) {
-        snprintf(why, why_size, "embed=%lld cannot be shared among heads=%lld: it must be a multiple", (long long)embed,
-                 (long long)heads);
+    if (model_has_option(e, "heads") && !check_heads(e, o, why, why_size))
         return false;
-    }
     return e->tokens || check_image(e, o, why, why_size);
 }
 

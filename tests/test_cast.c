@@ -126,6 +126,8 @@ static void test_models(void **state)
                                         "lenet",
                                         "autoencoder",
                                         "gpt2:layers=1,embed=16,heads=2,context=8,vocabulary=32",
+                                        "llama:layers=1,embed=16,heads=4,kv_heads=2,hidden=24,vocabulary=32",
+                                        "bert:layers=1,embed=16,heads=2,context=8,vocabulary=32",
                                         "vit-tiny:layers=1,embed=12,heads=3,height=8,width=8",
                                         "char-lstm:embed=8,hidden=8,vocabulary=32",
                                         "resnet18:height=8,width=8"};

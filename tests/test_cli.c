@@ -348,6 +348,11 @@ static void test_text(void **state)
            "$K train --data fox.txt --model gpt2:layers=1,heads=2,embed=16 --length 16 --limit 5 --save text");
     assert_non_null(strstr(out, "perplexity"));
     expect(0, "perplexity", "$K eval text --limit 20");
+    expect(0, "perplexity",
+           "$K train --data fox.txt --model llama:layers=1,heads=4,kv_heads=2,embed=16 --length 16 --limit 5 --save "
+           "llama");
+    expect(0, "kv_heads=2", "$K inspect llama");
+    expect(64, "sees the whole text at once", "$K train --data fox.txt --model bert:layers=1,heads=2,embed=16");
     expect(0, NULL, "$K generate text --prompt 'the quick brown fox is longer' --length 30 --seed 3");
     assert_int_equal(strlen("the quick brown fox is longer") + 30 + 1, strlen(out));
     char *first = strdup(out);

@@ -131,7 +131,7 @@ static void golden_runs(void **state)
     for (; read_golden(f, &g); models++)
         check_model(f, &g);
     fclose(f);
-    assert_int_equal(models, 6);
+    assert_int_equal(models, 8);
     assert_int_equal(kiln_report(stderr), 0);
 }
 
@@ -168,6 +168,9 @@ static void sizes(void **state)
     } wrong[] = {{"gpt2:embed=100,heads=3", "multiple"},
                  {"gpt2:layers=1001", "too large"},
                  {"char-lstm:hidden=1000001", "too large"},
+                 {"llama:heads=8,kv_heads=3", "kv_heads=3: it must be a multiple"},
+                 {"llama:embed=72,heads=8", "must be even"},
+                 {"bert:embed=100,heads=3", "multiple"},
                  {"vit-tiny:heads=5", "multiple"},
                  {"vit-tiny:patch=33,height=32,width=64", "patches are 33x33"},
                  {"vit-tiny:patch=5,height=32,width=32", "set patch to a divisor"},
@@ -192,8 +195,8 @@ static void shapes(void **state)
     (void)state;
     for (const model_entry *e = model_table; e->name; e++) {
         model_options o = {.classes = 7, .vocabulary = 50, .context = 16};
-        bool gpt = strcmp(e->name, "gpt2") == 0, resnet50 = strcmp(e->name, "resnet50") == 0;
-        if (gpt) /* 124 million parameters take their time */
+        bool resnet50 = strcmp(e->name, "resnet50") == 0;
+        if (e->tokens && model_has_option(e, "heads")) /* 124 million parameters take their time */
             o.layers = o.heads = 2, o.embed = 32;
         if (resnet50)
             o.height = o.width = 32;
@@ -213,6 +216,64 @@ static void shapes(void **state)
     }
 }
 
+/* What bert says of a text does not depend on the padding behind it. */
+static void padding(void **state)
+{
+    (void)state;
+    enum { VOCABULARY = 32, SHORT = 5, LONG = 9 };
+    static const int64_t tokens[2][LONG] = {{3, 31, 7, 1, 12, 0, 0, 0, 0}, {30, 2, 2, 9, 4, 8, 1, 17, 22}};
+    kiln_module *m =
+        model_bert((model_options){.vocabulary = VOCABULARY, .context = 16, .layers = 2, .heads = 2, .embed = 16});
+    assert_non_null(m);
+    float alone[SHORT][VOCABULARY], padded[2][LONG][VOCABULARY];
+    kiln_scope {
+        kiln_tensor *x = kiln_tensor_new(tokens, KILN_I64, KILN_SHAPE(2, LONG), kiln_default_device());
+        kiln_tensor *first = kiln_slice(kiln_slice(x, 0, 0, 1, 1), 1, 0, SHORT, 1);
+        assert_true(kiln_read(kiln_forward(m, first), alone, sizeof alone));
+        assert_true(kiln_read(kiln_forward(m, x), padded, sizeof padded));
+    }
+    for (int t = 0; t < SHORT; t++)
+        for (int v = 0; v < VOCABULARY; v++)
+            assert_float_equal(padded[0][t][v], alone[t][v], 1e-5f);
+    kiln_module_free(m);
+}
+
+/* Each kv head of llama serves its neighbours: with the same rows for all of them it is one of as many heads. */
+static void shared_heads(void **state)
+{
+    (void)state;
+    enum { EMBED = 16, HEADS = 4, KV_HEADS = 2, WIDTH = EMBED / HEADS, VOCABULARY = 32, LENGTH = 6 };
+    model_options o = {.vocabulary = VOCABULARY, .layers = 1, .heads = HEADS, .embed = EMBED, .hidden = 24};
+    kiln_manual_seed(3);
+    kiln_module *all = model_llama(o);
+    o.kv_heads = KV_HEADS;
+    kiln_module *few = model_llama(o);
+    assert_true(all && few);
+    kiln_params from = kiln_parameters(few), to = kiln_parameters(all);
+    assert_int_equal(from.count, to.count);
+    float say[2][LENGTH][VOCABULARY];
+    kiln_scope {
+        for (int64_t i = 0; i < from.count; i++) {
+            kiln_tensor *w = from.tensors[i];
+            if (kiln_numel(w) != kiln_numel(to.tensors[i])) {
+                w = kiln_reshape(w, KILN_SHAPE(KV_HEADS, 1, WIDTH, EMBED));
+                w = kiln_expand(w, KILN_SHAPE(KV_HEADS, HEADS / KV_HEADS, WIDTH, EMBED));
+                w = kiln_reshape(w, KILN_SHAPE(EMBED, EMBED));
+            }
+            kiln_no_grad
+                kiln_assign(to.tensors[i], w);
+        }
+        kiln_tensor *x = kiln_randint(0, VOCABULARY, KILN_SHAPE(1, LENGTH), KILN_I64);
+        assert_true(kiln_read(kiln_forward(all, x), say[0], sizeof say[0]));
+        assert_true(kiln_read(kiln_forward(few, x), say[1], sizeof say[1]));
+    }
+    for (int t = 0; t < LENGTH; t++)
+        for (int v = 0; v < VOCABULARY; v++)
+            assert_float_equal(say[0][t][v], say[1][t][v], 1e-6f);
+    kiln_module_free(all);
+    kiln_module_free(few);
+}
+
 static void published_sizes(void **state)
 {
     (void)state;
@@ -225,11 +286,19 @@ static void published_sizes(void **state)
     m = model_gpt2((model_options){.layers = 1});
     assert_int_equal(kiln_parameter_count(m), 39385344 + 7087872); /* embeddings and final norm, one block */
     kiln_module_free(m);
+    m = model_bert(
+        (model_options){.layers = 1}); /* embeddings and head of bert-base-uncased's masked model, one block */
+    assert_int_equal(kiln_parameter_count(m), 23837184 + 622650 + 7087872);
+    kiln_module_free(m);
+    m = model_llama((model_options){.layers = 1, .embed = 2048, .heads = 32, .kv_heads = 4, .hidden = 5632});
+    assert_int_equal(kiln_parameter_count(m), 2 * 65536000 + 2048 + 44044288); /* TinyLlama's, with one block */
+    kiln_module_free(m);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {core_test(golden_runs), core_test(names_and_options), core_test(sizes),
-                                       core_test(shapes), core_test(published_sizes)};
+                                       core_test(shapes),      core_test(published_sizes),   core_test(padding),
+                                       core_test(shared_heads)};
     return CORE_MAIN(tests);
 }

@@ -66,6 +66,18 @@ static bool has_models(const command *c)
     return false;
 }
 
+static void help_models(FILE *out)
+{
+    size_t at = strlen("Models:");
+    fputs("Models:", out);
+    for (const model_entry *m = model_table; m->name; m++) {
+        bool fits = at + 1 + strlen(m->name) <= 80;
+        fprintf(out, "%s %s", fits ? "" : "\n       ", m->name);
+        at = (fits ? at : strlen("Models:")) + 1 + strlen(m->name);
+    }
+    fputc('\n', out);
+}
+
 void command_help(const command *c, FILE *out)
 {
     const char *about = c->about ? c->about : "";
@@ -77,12 +89,8 @@ void command_help(const command *c, FILE *out)
         o = help_option(o, out);
     if (!c->options->name) /* where there are others it is not worth a line */
         fputs("  --help                this text\n", out);
-    if (has_models(c)) {
-        fputs("Models:", out);
-        for (const model_entry *m = model_table; m->name; m++)
-            fprintf(out, " %s", m->name);
-        fputc('\n', out);
-    }
+    if (has_models(c))
+        help_models(out);
     if (c->notes)
         fputs(c->notes, out);
 }

@@ -164,9 +164,9 @@ static void sizes_by_default(network *n)
     bool large = !strcmp(n->name, "resnet50"),
          colour = large || !strcmp(n->name, "resnet18") || !strcmp(n->name, "vit-tiny");
     if (n->tokens) {
-        bool gpt2 = !strcmp(n->name, "gpt2");
-        set_unset(&o->vocabulary, gpt2 ? 50257 : BYTES);
-        set_unset(&o->context, gpt2 ? 1024 : TEXT_LENGTH);
+        bool gpt2 = !strcmp(n->name, "gpt2"), llama = !strcmp(n->name, "llama"), bert = !strcmp(n->name, "bert");
+        set_unset(&o->vocabulary, gpt2 ? 50257 : llama ? 32000 : bert ? 30522 : BYTES);
+        set_unset(&o->context, gpt2 ? 1024 : llama ? 2048 : bert ? 512 : TEXT_LENGTH);
         return;
     }
     set_unset(&o->channels, colour ? 3 : 1);
@@ -182,9 +182,10 @@ static char *options_text(const network *n)
     const struct {
         const char *key;
         int64_t value;
-    } sizes[] = {{"channels", o->channels},     {"height", o->height},   {"width", o->width},   {"classes", o->classes},
-                 {"vocabulary", o->vocabulary}, {"context", o->context}, {"layers", o->layers}, {"heads", o->heads},
-                 {"embed", o->embed},           {"hidden", o->hidden},   {"patch", o->patch}};
+    } sizes[] = {{"channels", o->channels}, {"height", o->height},         {"width", o->width},
+                 {"classes", o->classes},   {"vocabulary", o->vocabulary}, {"context", o->context},
+                 {"layers", o->layers},     {"heads", o->heads},           {"embed", o->embed},
+                 {"hidden", o->hidden},     {"patch", o->patch},           {"kv_heads", o->kv_heads}};
     char text[512];
     int used = snprintf(text, sizeof text, "%s", n->name);
     char before = ':';
@@ -227,7 +228,7 @@ static int wrong_kind(const network *n)
         hint("give a text: --data FILE.txt");
     } else {
         fail(EX_USAGE, "the model %s takes images, and the data is text", n->name);
-        hint("for text there are --model gpt2 and --model char-lstm");
+        hint("for text there are --model gpt2, --model llama and --model char-lstm");
     }
     return EX_USAGE;
 }
@@ -236,6 +237,11 @@ static int check_input(const network *n, const kiln_data_info *data)
 {
     if (n->tokens != data->text)
         return wrong_kind(n);
+    if (n->entry && n->entry->sees_ahead) {
+        fail(EX_USAGE, "the model %s sees the whole text at once: there is no next byte for it to tell", n->name);
+        hint("train it on masked words, in a program of your own; for text there are gpt2, llama and char-lstm");
+        return EX_USAGE;
+    }
     int64_t context = network_context(n);
     if (n->tokens && context && data->x.shape[0] > context) {
         fail(EX_DATAERR, "windows of %lld bytes of text, but the model %s sees only %lld at once",
@@ -311,6 +317,6 @@ int64_t network_context(const network *n)
     if (!n->tokens)
         return 0;
     if (n->entry)
-        return !strcmp(n->entry->name, "gpt2") ? n->options.context : 0;
+        return strcmp(n->entry->name, "char-lstm") ? n->options.context : 0; /* which takes any length */
     return n->shape[0];
 }

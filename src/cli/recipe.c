@@ -20,6 +20,7 @@ typedef struct defaults {
 
 static const defaults table[] = {
     {"gpt2", 8, 32, "adamw", 1e-3, "cosine", 100, 1},      {"char-lstm", 8, 32, "adamw", 3e-3, "cosine", 100, 1},
+    {"llama", 8, 32, "adamw", 1e-3, "cosine", 100, 1},     {"bert", 8, 32, "adamw", 1e-3, "cosine", 100, 1},
     {"resnet18", 5, 64, "adamw", 1e-3, "one-cycle", 0, 0}, {"resnet50", 5, 32, "adamw", 1e-3, "one-cycle", 0, 0},
     {"vit-tiny", 10, 64, "adamw", 5e-4, "cosine", 200, 1}, {NULL, 8, 64, "adam", 1e-3, "cosine", 0, 0},
 };
@@ -36,8 +37,8 @@ static const defaults *defaults_for(const network *n)
 /* Wide transformers want smaller steps. */
 static double default_lr(const network *n, const defaults *d)
 {
-    bool wide = n->entry && !strcmp(n->entry->name, "gpt2") && (n->options.embed == 0 || n->options.embed > 384);
-    return wide ? 3e-4 : d->lr;
+    bool transformer = n->entry && n->tokens && model_has_option(n->entry, "heads");
+    return transformer && (n->options.embed == 0 || n->options.embed > 384) ? 3e-4 : d->lr;
 }
 
 /* ---- Schedules: NAME[:key=value,…] ---- */

@@ -40,8 +40,8 @@ static const option options[] = {
     {"save-every", 0, OPTION_COUNT, "STEPS", "a checkpoint that often (after each epoch)", 1, 1e15, NULL},
     {"save-dtype", 0, OPTION_WORD, "TYPE", "bf16 f16 f32: of best.safetensors (f32)", 0, 0, "bf16 f16 f32"},
     {"resume", 0, OPTION_FLAG, NULL, "go on from the folder's last checkpoint", 0, 0, NULL},
-    {"log", 0, OPTION_TEXT, "FILE", ".jsonl or .csv (DIR/log.jsonl)", 0, 0, "<files>"},
-    {"log-every", 0, OPTION_COUNT, "STEPS", "a line that often (by the epoch's length)", 1, 1e15, NULL},
+    {"log", 0, OPTION_TEXT, "FILE", NULL, 0, 0, "<files>"},
+    {"log-every", 0, OPTION_COUNT, "STEPS", ".jsonl or .csv (DIR/log.jsonl); how often", 1, 1e15, NULL},
     {"quiet", 'q', OPTION_FLAG, NULL, "say nothing but errors", 0, 0, NULL},
     {0}};
 

@@ -90,7 +90,7 @@ def attend(qkv, heads, causal):
 
 
 class Group(nn.Module):
-    def __init__(self, **parts):
+    def __init__(self, /, **parts):
         super().__init__()
         for name, part in parts.items():
             setattr(self, name, part)
@@ -167,6 +167,87 @@ class Gpt2(nn.Module):
         return self.ln_f(self.h(self.wte(x) + self.wpe.weight[: x.shape[1]])) @ self.wte.weight.T
 
 
+def linear(i, o):
+    return nn.Linear(i, o, bias=False)
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, d, heads, kv_heads, hidden):
+        super().__init__()
+        self.width = d // heads
+        kv = kv_heads * self.width
+        self.self_attn = Group(q_proj=linear(d, d), k_proj=linear(d, kv), v_proj=linear(d, kv), o_proj=linear(d, d))
+        self.mlp = Group(gate_proj=linear(d, hidden), up_proj=linear(d, hidden), down_proj=linear(hidden, d))
+        self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(d, eps=1e-5), nn.RMSNorm(d, eps=1e-5)
+
+    def turned(self, x):
+        """Hugging Face's apply_rotary_pos_emb."""
+        inverse = 1.0 / 10000 ** (torch.arange(0, self.width, 2, dtype=x.dtype) / self.width)
+        angles = torch.outer(torch.arange(x.shape[2], dtype=x.dtype), inverse).repeat(1, 2)
+        a, b = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat([-b, a], -1) * angles.sin()
+
+    def attend(self, x):
+        q, k, v = (p(x).unflatten(-1, (-1, self.width)).transpose(1, 2)
+                   for p in (self.self_attn.q_proj, self.self_attn.k_proj, self.self_attn.v_proj))
+        y = F.scaled_dot_product_attention(self.turned(q), self.turned(k), v, is_causal=True, enable_gqa=True)
+        return self.self_attn.o_proj(y.transpose(1, 2).flatten(2))
+
+    def forward(self, x):
+        x = x + self.attend(self.input_layernorm(x))
+        y = self.post_attention_layernorm(x)
+        return x + self.mlp.down_proj(F.silu(self.mlp.gate_proj(y)) * self.mlp.up_proj(y))
+
+
+class Llama(nn.Module):
+    def __init__(self, d=64, heads=4, kv_heads=2, hidden=96, layers=2):
+        super().__init__()
+        self.model = Group(embed_tokens=nn.Embedding(256, d),
+                           layers=nn.Sequential(*(LlamaBlock(d, heads, kv_heads, hidden) for _ in range(layers))),
+                           norm=nn.RMSNorm(d, eps=1e-5))
+        self.lm_head = linear(d, 256)
+
+    def forward(self, x):
+        return self.lm_head(self.model.norm(self.model.layers(self.model.embed_tokens(x))))
+
+
+class BertBlock(nn.Module):
+    def __init__(self, d, heads, hidden):
+        super().__init__()
+        self.heads = heads
+        inner = Group(query=nn.Linear(d, d), key=nn.Linear(d, d), value=nn.Linear(d, d))
+        self.attention = Group(self=inner, output=Group(dense=nn.Linear(d, d), LayerNorm=nn.LayerNorm(d, eps=1e-12)))
+        self.intermediate = Group(dense=nn.Linear(d, hidden))
+        self.output = Group(dense=nn.Linear(hidden, d), LayerNorm=nn.LayerNorm(d, eps=1e-12))
+
+    def forward(self, x, mask):
+        inner, output = getattr(self.attention, "self"), self.attention.output
+        q, k, v = (p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (inner.query, inner.key, inner.value))
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        x = output.LayerNorm(output.dense(a) + x)
+        return self.output.LayerNorm(self.output.dense(F.gelu(self.intermediate.dense(x))) + x)
+
+
+class Bert(nn.Module):
+    def __init__(self, d=64, heads=4, hidden=96, layers=2, context=48):
+        super().__init__()
+        embeddings = Group(word_embeddings=nn.Embedding(256, d, padding_idx=0), position_embeddings=nn.Embedding(context, d),
+                           token_type_embeddings=nn.Embedding(2, d), LayerNorm=nn.LayerNorm(d, eps=1e-12))
+        layers = nn.ModuleList(BertBlock(d, heads, hidden) for _ in range(layers))
+        self.bert = Group(embeddings=embeddings, encoder=Group(layer=layers))
+        transform = Group(dense=nn.Linear(d, d), LayerNorm=nn.LayerNorm(d, eps=1e-12))
+        self.cls = Group(predictions=Group(bias=nn.Parameter(torch.zeros(256)), transform=transform))
+
+    def forward(self, t):
+        e, head = self.bert.embeddings, self.cls.predictions
+        x = e.word_embeddings(t) + e.token_type_embeddings.weight[0] + e.position_embeddings.weight[: t.shape[1]]
+        x, mask = e.LayerNorm(x), (t != 0)[:, None, None]
+        for layer in self.bert.encoder.layer:
+            x = layer(x, mask)
+        x = head.transform.LayerNorm(F.gelu(head.transform.dense(x)))
+        return F.linear(x, e.word_embeddings.weight, head.bias)
+
+
 def batch(shape, step, dtype):
     """shape: two sizes are tokens, four an image"""
     if len(shape) == 2:
@@ -227,3 +308,5 @@ if __name__ == "__main__":
     run("vit-tiny", Vit, "adamw", 1e-4, (4, 3, 32, 32))
     run("char-lstm:embed=32,hidden=64", CharLstm, "adam", 1e-3, (8, 24))
     run("gpt2:layers=3,embed=64,heads=4,context=32,vocabulary=256", Gpt2, "adamw", 1e-3, (4, 24))
+    run("llama:layers=2,embed=64,heads=4,kv_heads=2,hidden=96,vocabulary=256", Llama, "adamw", 1e-3, (4, 24))
+    run("bert:layers=2,embed=64,heads=4,hidden=96,context=48,vocabulary=256", Bert, "sgd", 1e-2, (14, 40))
