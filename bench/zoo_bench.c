@@ -3,7 +3,7 @@
  * which ends when the device has done all of it), how much of the device's memory they take, kernels, the first step.
  *
  * usage: kiln_bench_zoo --model MODEL --batch N [--length N] [option VALUE …]
- *   --model MODEL       as kiln train takes it: a name with its options, or a model file
+ *   --model MODEL       as kiln bench takes it: a name with its options, or a model file
  *   --length N          tokens of a text; 0 (the default): images
  *   --padding 1         texts of different lengths, from half of it up, with zeros behind them
  *   --dtype TYPE        f32 (the default), tf32; bf16 or f16: under autocast
@@ -11,7 +11,8 @@
  *   --device NAME       cpu (the default), cuda
  *   --seconds S         of a round (0.4)
  *   --first SECONDS     instead: how many steps the device has done 1, 3, 10, 30 and 60 seconds after --since (seconds
- *                       since 1970; the program's start), until SECONDS have passed. Nothing is waited for. */
+ *                       since 1970; the program's start), until SECONDS have passed. What is compiled in the background
+ * is not waited for. */
 #include "bench.h"
 #include "models.h"
 
@@ -35,39 +36,41 @@ typedef struct training {
 
 /* ---- The network and its data ---- */
 
+/* Ends the program where a model is asked for that there is not. */
+static void refuse(const char *model, const char *why)
+{
+    fprintf(stderr, "kiln_bench_zoo: %s: %s\n", model, why);
+    exit(2);
+}
+
 /* The network, and in shape[1…] what one of its inputs is; shape[0] is the batch. Returns the number of dims. */
 static int build(training *t, int64_t *shape)
 {
     const request *r = t->r;
-    size_t n = strlen(r->model);
-    int ndim = 2;
-    shape[0] = r->batch;
-    shape[1] = r->length;
-    if (n > 5 && strcmp(r->model + n - 5, ".yaml") == 0) {
-        kiln_model_file about = {0};
+    const char *end = strrchr(r->model, '.');
+    kiln_model_file about = {.ndim = 3};
+    if (end && strcmp(end, ".yaml") == 0)
         t->model = kiln_model_read(r->model, &about);
-        if (!r->length) {
-            ndim = 1 + about.ndim;
-            memcpy(shape + 1, about.shape, (size_t)about.ndim * sizeof *shape);
-        }
-    } else {
+    else {
         char why[256];
         model_options o = {0};
         const model_entry *entry = model_find(r->model, &o, why, sizeof why);
-        if (!entry || !model_check(entry, &o, why, sizeof why)) {
-            fprintf(stderr, "%s: %s\n", r->model, why);
-            exit(2);
-        }
+        if (!entry || !model_check(entry, &o, why, sizeof why))
+            refuse(r->model, why);
+        if (!r->length && !(o.channels && o.height && o.width))
+            refuse(r->model,
+                   entry->tokens ? "give --length" : "give channels, height and width, as in mlp:channels=1,…");
         t->model = entry->build(o);
-        if (!r->length) {
-            ndim = 4;
-            shape[1] = o.channels;
-            shape[2] = o.height;
-            shape[3] = o.width;
-        }
+        about.shape[0] = o.channels;
+        about.shape[1] = o.height;
+        about.shape[2] = o.width;
     }
     kiln_module_to(t->model, r->device);
-    return ndim;
+    if (r->length)
+        about = (kiln_model_file){.ndim = 1, .shape = {r->length}};
+    shape[0] = r->batch;
+    memcpy(shape + 1, about.shape, (size_t)about.ndim * sizeof *shape);
+    return 1 + about.ndim;
 }
 
 /* Tokens, the same as targets: learning does not matter here. With padding, text i of N ends behind half of the length
@@ -231,6 +234,15 @@ static void usage(void)
     exit(2);
 }
 
+static const char *const dtypes[] = {"f32", "tf32", "bf16", "f16", NULL}, *const optimizers[] = {"adam", "adamw", NULL};
+
+static bool is_one_of(const char *word, const char *const *words)
+{
+    while (*words && strcmp(*words, word) != 0)
+        words++;
+    return *words != NULL;
+}
+
 static request read_request(int argc, char **argv)
 {
     request r = {.dtype = "f32", .optimizer = "adam", .seconds = 0.4, .since = since_1970()};
@@ -265,7 +277,7 @@ static request read_request(int argc, char **argv)
         else
             usage();
     }
-    if (!r.model || r.batch < 1 || r.length < 0)
+    if (!r.model || r.batch < 1 || r.length < 0 || !is_one_of(r.dtype, dtypes) || !is_one_of(r.optimizer, optimizers))
         usage();
     return r;
 }
