@@ -141,26 +141,30 @@ class Report:
     """The results of a folder, to which those of this machine and these versions are added."""
 
     def __init__(self, folder, about, first, order):
-        os.makedirs(folder, exist_ok=True)
+        self.folder, self.about, self.part = folder, about, "first" if first else "rows"
         self.order = {name: i for i, name in enumerate(order)}
-        self.folder, self.path, self.runs = folder, os.path.join(folder, "zoo.json"), []
-        if os.path.exists(self.path):
-            with open(self.path, encoding="utf-8") as f:
-                self.runs = json.load(f)
-        self.run = next((r for r in self.runs if r["about"] == about), None)
-        if not self.run:
-            self.run = {"about": about, "rows": [], "first": []}
-            self.runs.append(self.run)
-        self.rows = self.run["first" if first else "rows"]
+        os.makedirs(folder, exist_ok=True)
+
+    def read(self):
+        path = os.path.join(self.folder, "zoo.json")
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
 
     def add(self, row):
         """A row replaces the one of the same work; the folder has it at once, whatever happens next."""
         def work(r):
             return r["name"], r["dtype"], r["batch"], r.get("length")
 
-        self.rows[:] = [r for r in self.rows if work(r) != work(row)] + [row]
-        self.rows.sort(key=lambda r: (self.order.get(r["name"], len(self.order)), DTYPES.index(r["dtype"])))
-        write(self.path, json.dumps(self.runs, indent=1, ensure_ascii=False) + "\n")
-        write(os.path.join(self.folder, "zoo.md"), markdown(self.run))
-        if self.run["rows"]:
-            write(os.path.join(self.folder, "zoo.svg"), plot(self.run))
+        runs = self.read()
+        run = next((r for r in runs if r["about"] == self.about), None)
+        if not run:
+            run = {"about": self.about, "rows": [], "first": []}
+            runs.append(run)
+        rows = [r for r in run[self.part] if work(r) != work(row)] + [row]
+        run[self.part] = sorted(rows, key=lambda r: (self.order.get(r["name"], len(self.order)), DTYPES.index(r["dtype"])))
+        write(os.path.join(self.folder, "zoo.json"), json.dumps(runs, indent=1, ensure_ascii=False) + "\n")
+        write(os.path.join(self.folder, "zoo.md"), markdown(run))
+        if run["rows"]:
+            write(os.path.join(self.folder, "zoo.svg"), plot(run))
