@@ -178,8 +178,7 @@ static void test_parts(void **state)
     assert_true(counted("fake_chains") > before);
     before = counted("fake_chains");
     step("llama:layers=1,embed=32,heads=4,kv_heads=2,hidden=48,vocabulary=64", 4, 16, NULL);
-    step("bert:layers=1,embed=32,heads=2,context=16,vocabulary=64", 4, 16, NULL);
-    assert_true(counted("fake_chains") > before + 1);
+    assert_true(counted("fake_chains") > before);
 }
 
 /* A group that is too large for a chain has a kernel of its own. */
