@@ -43,8 +43,10 @@ macro(kiln_cuda_plugin)
             POSITION_INDEPENDENT_CODE ON)
         target_include_directories(kiln-cuda-hopper PRIVATE src include)
         target_compile_options(kiln-cuda-hopper PRIVATE -compress-mode=size)
-        set_source_files_properties(${here}/attention/hopper.cu PROPERTIES HEADER_FILE_ONLY ON TARGET_DIRECTORY kiln-cuda)
-        target_link_libraries(kiln-cuda PRIVATE kiln-cuda-hopper)
+        get_target_property(plugin_sources kiln-cuda SOURCES)
+        list(REMOVE_ITEM plugin_sources ${here}/attention/hopper.cu)
+        set_target_properties(kiln-cuda PROPERTIES SOURCES "${plugin_sources}")
+        target_sources(kiln-cuda PRIVATE $<TARGET_OBJECTS:kiln-cuda-hopper>)
         # Rounded after every operation, as the CPU's and the generated kernels are: the same bits, fused or not.
         set_source_files_properties(${here}/group/group.cu ${here}/kernels/random.cu ${here}/kernels/rows.cu
             PROPERTIES COMPILE_OPTIONS -fmad=false)
