@@ -152,6 +152,8 @@ static bool attention_rule(kiln_grad_call *g)
     bool ok = kiln_op_call(op, in, 4 + g->nin, g->attrs, out);
     for (int k = 0; ok && k < 3; k++)
         ok = (g->gin[k] = kiln_attention_upright(out[k])) != NULL;
+    if (ok && g->nin > 3 && g->in[3] && g->need[3])
+        ok = (g->gin[3] = kiln_attention_mask_grad(in, 4 + g->nin, g->attrs)) != NULL;
     return ok;
 }
 

@@ -35,6 +35,10 @@ kiln_tensor *kiln_attention_scores_of(const kiln_attention_scores *s);
 /* What weights are multiplied by, 0 or 1 / (1 - p); NULL where there is no dropout, or with an error. */
 kiln_tensor *kiln_attention_kept(const kiln_attention_scores *s);
 
+/* The gradient of a mask that was added, of the scores' size: of the operands of attention_masked_grad. NULL with an error.
+ */
+kiln_tensor *kiln_attention_mask_grad(kiln_tensor *const *operands, int count, const kiln_attrs *a);
+
 /* The shape rule of q, k and v, and of y and the logarithms; y's shape is c->out[0]'s. */
 bool kiln_attention_infer(kiln_call *c);
 

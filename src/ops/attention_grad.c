@@ -62,6 +62,21 @@ static parts parts_of(kiln_tensor *const *in, const kiln_attrs *a)
     return x;
 }
 
+/* The operands in f32 at least, and upright; in[] has room for all there can be. */
+static void widen_operands(kiln_tensor *const *from, int count, kiln_tensor **in)
+{
+    for (int i = 0; i < count; i++)
+        in[i] = i == Y || i == GY ? kiln_attention_upright(kiln_widen(from[i])) : kiln_widen(from[i]);
+}
+
+kiln_tensor *kiln_attention_mask_grad(kiln_tensor *const *operands, int count, const kiln_attrs *a)
+{
+    kiln_tensor *in[OPERANDS] = {NULL};
+    widen_operands(operands, count, in);
+    parts x = parts_of(in, a);
+    return kiln_mul(x.p, x.above);
+}
+
 static bool attention_grad_compose(kiln_call *c, kiln_tensor **out)
 {
     kiln_tensor *in[OPERANDS] = {NULL};
@@ -91,8 +106,7 @@ static bool attention_grad_rule(kiln_grad_call *g)
     kiln_tensor *uv = kiln_attention_upright(kiln_widen(g->gout[2]));
     double scale = g->attrs->f[0];
     uint64_t failures = kiln_fail_count();
-    for (int i = 0; i < g->nin; i++)
-        in[i] = i == Y || i == GY ? kiln_attention_upright(kiln_widen(g->in[i])) : kiln_widen(g->in[i]);
+    widen_operands(g->in, g->nin, in);
     kiln_tensor *gd = NULL, *gp = NULL, *d = NULL;
     parts x = parts_of(in, g->attrs);
     if (uq || uk) {
@@ -107,6 +121,8 @@ static bool attention_grad_rule(kiln_grad_call *g)
     g->gin[Q] = kiln_matmul(gs_scaled, in[K]);
     g->gin[K] = kiln_matmul(kiln_turned(gs_scaled), in[Q]);
     g->gin[LSE] = kiln_neg(kiln_sum(gs, KILN_DIMS(-1), false));
+    if (in[MASK] && in[MASK]->dtype != KILN_BOOL)
+        g->gin[MASK] = gs;
     if (uk)
         g->gin[Q] = joined(g->gin[Q], kiln_mul_scalar(kiln_matmul(d, uk), scale));
     if (uq)

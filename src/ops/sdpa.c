@@ -1,6 +1,6 @@
 /* scaled_dot_product_attention, what users call: heads that share keys and values, broadcast operands, masks and lengths
- * become views that the nodes of attention.c take as they lie. What these do not do is composed of other operations: a
- * mask that wants a gradient, no keys at all, and dropout in a step that is a part of a larger batch. */
+ * become views that the nodes of attention.c take as they lie. What these do not do is composed of other operations:
+ * no keys at all, and dropout in a step that is a part of a larger batch. */
 #include <math.h>
 #include <string.h>
 #include "core/sized.h"
@@ -236,8 +236,7 @@ static bool sdpa_compose(kiln_call *c, kiln_tensor **out)
     uint64_t failures = kiln_fail_count();
     if (!align(c, share, in, &n, batch))
         return false;
-    bool learns = in[MASK] && in[MASK]->requires_grad;
-    if (!learns && in[K]->shape[n] > 0 && draws_whole(c, n, batch, in))
+    if (in[K]->shape[n] > 0 && draws_whole(c, n, batch, in))
         y = by_node(c, in, n);
     else if (kiln_fail_count() == failures)
         y = composed(c, in);
