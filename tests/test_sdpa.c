@@ -85,8 +85,7 @@ static void compare(const kind *c, kiln_dtype dtype, int number)
                                              .causal = c->causal, .dropout = c->dropout);
             assert_non_null(y);
             results[way][0] = kiln_keep(y);
-            assert_true(
-                kiln_grad(kiln_sum_all(kiln_mul(kiln_cast(y, KILN_F32), up)), NULL, x, 3, &results[way][1]));
+            assert_true(kiln_grad(kiln_sum_all(kiln_mul(kiln_cast(y, KILN_F32), up)), NULL, x, 3, &results[way][1]));
             for (int i = 1; i < 4; i++)
                 kiln_keep(results[way][i]);
         }
@@ -129,12 +128,42 @@ static void test_kinds(void **state)
                 compare(&kinds[i], dtypes[d], i);
 }
 
+/* Each step of a loop drops other weights, forward and back, and the same ones in both. */
+static void test_steps_draw_anew(void **state)
+{
+    (void)state;
+    enum { STEPS = 4, COUNT = 2 * 8 * 4 };
+    static float y[STEPS][COUNT], g[STEPS][COUNT];
+    kiln_tensor *q = numbers(1, KILN_SHAPE(1, 2, 8, 4), KILN_F32);
+    kiln_manual_seed(9);
+    for (int i = 0; i < STEPS; i++) {
+        kiln_step {
+            kiln_tensor *out = kiln_sdpa(q, q, kiln_ones_like(q), .dropout = 0.5), *grad = NULL;
+            assert_true(kiln_grad(kiln_sum_all(kiln_square(out)), NULL, &q, 1, &grad));
+            assert_true(kiln_read(out, y[i], sizeof y[i]) && kiln_read(grad, g[i], sizeof g[i]));
+        }
+        for (int j = 0; j < i; j++)
+            assert_true(memcmp(y[i], y[j], sizeof y[i]) != 0 && memcmp(g[i], g[j], sizeof g[i]) != 0);
+    }
+    for (int i = 0; i < STEPS; i++) { /* read after the whole step, which is then had again as it is */
+        kiln_tensor *out = NULL;
+        kiln_step
+            out = kiln_keep(kiln_sdpa(q, q, kiln_ones_like(q), .dropout = 0.5));
+        assert_true(kiln_read(out, y[i], sizeof y[i]));
+        kiln_release(out);
+        for (int j = 0; j < i; j++)
+            assert_true(memcmp(y[i], y[j], sizeof y[i]) != 0);
+    }
+    kiln_release(q);
+}
+
 /* A mask that learns has its own gradient. */
 static void test_learned_mask(void **state)
 {
     (void)state;
     kiln_scope {
-        kiln_tensor *q = numbers(1, KILN_SHAPE(1, 2, 3, 4), KILN_F32), *bias = numbers(2, KILN_SHAPE(2, 3, 3), KILN_F32);
+        kiln_tensor *q = numbers(1, KILN_SHAPE(1, 2, 3, 4), KILN_F32),
+                    *bias = numbers(2, KILN_SHAPE(2, 3, 3), KILN_F32);
         kiln_step
             assert_true(kiln_backward(kiln_sum_all(kiln_square(kiln_sdpa(q, q, q, .mask = bias)))));
         float g[18], sum = 0;
@@ -158,7 +187,8 @@ static void test_errors(void **state)
 {
     (void)state;
     kiln_scope {
-        kiln_tensor *q = kiln_zeros(KILN_SHAPE(2, 6, 3, 4), KILN_F32), *k = kiln_zeros(KILN_SHAPE(2, 4, 5, 4), KILN_F32);
+        kiln_tensor *q = kiln_zeros(KILN_SHAPE(2, 6, 3, 4), KILN_F32),
+                    *k = kiln_zeros(KILN_SHAPE(2, 4, 5, 4), KILN_F32);
         kiln_tensor *good = kiln_zeros(KILN_SHAPE(2, 3, 5, 4), KILN_F32);
         refused(kiln_sdpa(q, k, k), "broadcast");
         refused(kiln_sdpa(q, good, good, .lengths = kiln_zeros(KILN_SHAPE(3), KILN_I64)), "lengths");
@@ -173,6 +203,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         core_test(test_kinds),
+        core_test(test_steps_draw_anew),
         core_test(test_learned_mask),
         core_test(test_errors),
     };

@@ -238,6 +238,7 @@ const kiln_op kiln_op_attention_masked = {
     .name = "attention_masked",
     .attrs = "causal dropout | scale dropout_p seed offset",
     .cls = KILN_CLASS_ATTENTION,
+    .draws = KILN_ATTEND_DROPOUT + 1,
     .dtypes = KILN_T_FLOATS,
     .min_in = 3,
     .max_in = 5,

@@ -7,14 +7,14 @@
 extern const kiln_op kiln_op_attention, kiln_op_attention_masked, kiln_op_attention_grad, kiln_op_attention_masked_grad;
 
 /* Integers and floats of all four; those that are not masked have the first of each alone. */
-enum { KILN_ATTEND_CAUSAL, KILN_ATTEND_DROPOUT };                                   /* 1: dropout_p counts */
+enum { KILN_ATTEND_CAUSAL, KILN_ATTEND_DROPOUT }; /* 1: dropout_p counts */
 enum { KILN_ATTEND_SCALE, KILN_ATTEND_P, KILN_ATTEND_SEED, KILN_ATTEND_OFFSET };
 
 /* ---- How results lie ---- */
 
 /* Heads are parts of the rows of a product, and come back as such: [N, L, heads, E], which is then one row of the next
- * product. So results, and gradients, lie in memory as [b₀, L, b₁, …, E] where there are two batch dims or more, and the
- * views that users take of them, [b₀, b₁, …, L, E] and back, cost nothing. */
+ * product. So results, and gradients, lie in memory as [b₀, L, b₁, …, E] where there are two batch dims or more, and
+ * the views that users take of them, [b₀, b₁, …, L, E] and back, cost nothing. */
 void kiln_attention_lay_shape(int64_t *shape, const kiln_tensor *like, int64_t rows, int64_t width);
 kiln_tensor *kiln_attention_laid(kiln_tensor *t);    /* [b₀, b₁, …, L, E] as it lies in memory; NULL for NULL */
 kiln_tensor *kiln_attention_upright(kiln_tensor *t); /* and back */
@@ -35,7 +35,8 @@ kiln_tensor *kiln_attention_scores_of(const kiln_attention_scores *s);
 /* What weights are multiplied by, 0 or 1 / (1 - p); NULL where there is no dropout, or with an error. */
 kiln_tensor *kiln_attention_kept(const kiln_attention_scores *s);
 
-/* The gradient of a mask that was added, of the scores' size: of the operands of attention_masked_grad. NULL with an error.
+/* The gradient of a mask that was added, of the scores' size: of the operands of attention_masked_grad. NULL with an
+ * error.
  */
 kiln_tensor *kiln_attention_mask_grad(kiln_tensor *const *operands, int count, const kiln_attrs *a);
 

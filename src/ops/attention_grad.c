@@ -4,9 +4,9 @@
 #include "ops/attention.h"
 #include "ops/widen.h"
 
-/* Operands q, k, v, the two results of attention, the gradients of both (the second one may be absent), mask and lengths;
- * results the gradients of q, k and v, as results lie. With P the weights, M what dropout makes of them, and D the scores'
- * gradient:
+/* Operands q, k, v, the two results of attention, the gradients of both (the second one may be absent), mask and
+ * lengths; results the gradients of q, k and v, as results lie. With P the weights, M what dropout makes of them, and D
+ * the scores' gradient:
  *
  *   P = exp(scale·q·kᵀ + mask - lse)   D = P·(M·(gy·vᵀ) - Σ gy·y + glse)
  *   gq = scale·D·k   gk = scale·Dᵀ·q   gv = (M·P)ᵀ·gy */
@@ -102,7 +102,8 @@ static kiln_tensor *joined(kiln_tensor *a, kiln_tensor *b)
  */
 static bool attention_grad_rule(kiln_grad_call *g)
 {
-    kiln_tensor *in[OPERANDS] = {NULL}, *uq = kiln_attention_upright(kiln_widen(g->gout[0])), *uk = kiln_attention_upright(kiln_widen(g->gout[1]));
+    kiln_tensor *in[OPERANDS] = {NULL}, *uq = kiln_attention_upright(kiln_widen(g->gout[0])),
+                *uk = kiln_attention_upright(kiln_widen(g->gout[1]));
     kiln_tensor *uv = kiln_attention_upright(kiln_widen(g->gout[2]));
     double scale = g->attrs->f[0];
     uint64_t failures = kiln_fail_count();
@@ -176,6 +177,7 @@ const kiln_op kiln_op_attention_masked_grad = {
     .name = "attention_masked_grad",
     .attrs = "causal dropout | scale dropout_p seed offset",
     .cls = KILN_CLASS_ATTENTION,
+    .draws = KILN_ATTEND_DROPOUT + 1,
     .dtypes = KILN_T_FLOATS,
     .min_in = 6,
     .max_in = OPERANDS,

@@ -174,7 +174,9 @@ struct kiln_op {
     uint16_t grad_reads[3]; /* KILN_READS_*: what the gradients of the first operands read; what is not said is as for
                                the operand before, and for the first all operands that are not skipped */
     uint8_t start;          /* KILN_START_* */
-    double lo, hi;          /* where the test operands are drawn from; both 0 stand for -2 … 2 */
+    uint8_t draws; /* which integer says that it draws random numbers, by a seed and an offset among its floats, and 1;
+                      0: it draws none, or is KILN_CLASS_RANDOM */
+    double lo, hi; /* where the test operands are drawn from; both 0 stand for -2 … 2 */
 
     /* The shape and dtype rule: checks c->in, normalises c->attrs, fills c->out. False with an error otherwise. */
     bool (*infer)(kiln_call *c);

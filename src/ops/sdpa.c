@@ -1,6 +1,6 @@
-/* scaled_dot_product_attention, what users call: heads that share keys and values, broadcast operands, masks and lengths
- * become views that the nodes of attention.c take as they lie. What these do not do is composed of other operations:
- * no keys at all, and dropout in a step that is a part of a larger batch. */
+/* scaled_dot_product_attention, what users call: heads that share keys and values, broadcast operands, masks and
+ * lengths become views that the nodes of attention.c take as they lie. What these do not do is composed of other
+ * operations: no keys at all, and dropout in a step that is a part of a larger batch. */
 #include <math.h>
 #include <string.h>
 #include "core/sized.h"
@@ -166,7 +166,8 @@ static bool align(const kiln_call *c, int64_t share, kiln_tensor **in, int *n, i
     in[V] = expand_batch(in[V], *n, batch, keys, v->shape[v->ndim - 1]);
     in[MASK] = expand_batch(in[MASK], *n, batch, rows, keys);
     in[LENGTHS] = expand_lengths(in[LENGTHS], *n, batch);
-    return in[Q] && in[K] && in[V] && (in[MASK] || !c->in[MASK]) && (in[LENGTHS] || c->nin <= LENGTHS || !c->in[LENGTHS]);
+    return in[Q] && in[K] && in[V] && (in[MASK] || !c->in[MASK]) &&
+           (in[LENGTHS] || c->nin <= LENGTHS || !c->in[LENGTHS]);
 }
 
 /* ---- By a node, or composed ---- */

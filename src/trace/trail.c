@@ -238,11 +238,16 @@ void kiln_trail_write(kiln_trace *tr, bool assigns)
     t->assigns = assigns;
 }
 
+static bool draws(const kiln_trace *tr, const kiln_node *n)
+{
+    return n->op->cls == KILN_CLASS_RANDOM || (n->op->draws && tr->ints[n->ints + n->op->draws - 1]);
+}
+
 /* Nothing was met but what was there when it began; no random numbers, no assignment. */
 static bool can_be_repeated(const kiln_trace *tr, const kiln_phrase *p)
 {
     for (int64_t i = p->start.nodes; i < tr->nnodes; i++)
-        if (tr->nodes[i].op->cls == KILN_CLASS_RANDOM || tr->nodes[i].region)
+        if (draws(tr, &tr->nodes[i]) || tr->nodes[i].region)
             return false;
     for (int64_t i = p->start.values; i < tr->nvalues; i++) {
         const kiln_value *v = &tr->values[i];
