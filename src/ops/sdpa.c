@@ -3,6 +3,7 @@
  * operations: no keys at all, and dropout in a step that is a part of a larger batch. */
 #include <math.h>
 #include <string.h>
+#include "core/counts.h"
 #include "core/sized.h"
 #include "ops/attention.h"
 #include "ops/helpers.h"
@@ -200,7 +201,7 @@ static kiln_tensor *by_node(const kiln_call *c, kiln_tensor *const *in, int n)
         a.f[KILN_ATTEND_P] = c->attrs.f[DROPOUT_P];
     }
     if (c->attrs.i[DROPOUT])
-        kiln_random_take(kiln_count(n + 1, in[Q]->shape) * in[K]->shape[n], &a.f[KILN_ATTEND_SEED]);
+        kiln_random_take(kiln_times(kiln_count(n + 1, in[Q]->shape), in[K]->shape[n]), &a.f[KILN_ATTEND_SEED]);
     return kiln_op_call(plain ? &kiln_op_attention : &kiln_op_attention_masked, in, plain ? 3 : OPERANDS, &a, outs)
                ? kiln_attention_upright(outs[0])
                : NULL;
