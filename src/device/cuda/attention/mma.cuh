@@ -9,7 +9,6 @@
 
 /* What both kinds of elements have in common: nothing has to be waited for. */
 struct kiln_attention_mma_common {
-    static constexpr bool whole_groups = false; /* 128 threads multiply together */
     /* Waits for products that were begun, of which x are sums. */
     template <int N> static __device__ __forceinline__ void end(float (&x)[N][4])
     {

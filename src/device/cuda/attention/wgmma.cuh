@@ -47,7 +47,6 @@ KILN_WGMMAS("f16", kiln_f16)
 
 template <typename Element> struct kiln_attention_wgmma : kiln_attention_mma<Element> {
     typedef Element S;
-    static constexpr bool whole_groups = true;
     static constexpr int step = 16;
 
     /* Before the first of products: registers that they read or add to may have changed. */
