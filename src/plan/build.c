@@ -16,11 +16,18 @@ static int64_t window_bytes(const kiln_operand *o)
     return n * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
 }
 
+/* An operation with many operands (cat) marks none of those that its bits do not reach. */
+static bool picks_from(const kiln_kernel *k, const kiln_access *a)
+{
+    enum { MARKED = 8 * sizeof k->op->picks };
+    return a->kind == KILN_ACCESS_OPERAND && k->op && a->number < MARKED && k->op->picks >> a->number & 1;
+}
+
 /* Of an operand out of which elements are picked no more than the results are counted. Workspaces stay in caches. */
 static int64_t access_bytes(const kiln_kernel *k, const kiln_access *a)
 {
     int64_t all = a->operand ? window_bytes(a->operand) : 0;
-    if (a->kind != KILN_ACCESS_OPERAND || !k->op || !(k->op->picks >> a->number & 1))
+    if (!picks_from(k, a))
         return all;
     int64_t results = window_bytes(&k->out[0]);
     return all < results ? all : results;
