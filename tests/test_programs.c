@@ -6,6 +6,7 @@
 #include "support/core.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
+/* ctest: name=chunks env=KILN_TEST_CHUNK=24 */
 /* ctest: name=apart env=KILN_SIM_APART=1 */
 /* ctest: name=small-cache env=KILN_TEST_CACHE=3 */
 

@@ -4,6 +4,7 @@
 #include "support/twin.h"
 
 /* ctest: name=eager env=KILN_EAGER=1 */
+/* ctest: name=chunks env=KILN_TEST_CHUNK=24 */
 
 static void make_program(uint64_t seed, uint8_t *bytes, size_t count)
 {

@@ -25,6 +25,7 @@ static const variable variables[] = {
     {"KILN_TF32", "0 1", 0, 0, "1"},
     {"KILN_RERUN", "0 1", 0, 0, "1"},
     {"KILN_RECOMPUTE", "0 1", 0, 0, "1"},
+    {"KILN_CHUNK_MIB", NULL, 0, 1 << 20, NULL},
     {"KILN_ISA", "plain avx2 avx512 avx512bf16 amx", 0, 0, NULL},
     {"KILN_CUDA_JIT", "0 1 wait", 0, 0, "1"},
     {"KILN_CUDA_RUNS", NULL, 1, 50, NULL},

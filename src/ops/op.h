@@ -174,6 +174,8 @@ struct kiln_op {
     uint16_t grad_reads[3]; /* KILN_READS_*: what the gradients of the first operands read; what is not said is as for
                                the operand before, and for the first all operands that are not skipped */
     uint8_t start;          /* KILN_START_* */
+    uint8_t along; /* which integer, and 1, names the only dim along which elements meet: slices along any other dim of
+                      all operands give slices of the results. 0: it does not say so, or its class does */
     uint8_t draws; /* which integer says that it draws random numbers, by a seed and an offset among its floats, and 1;
                       0: it draws none, or is KILN_CLASS_RANDOM */
     double lo, hi; /* where the test operands are drawn from; both 0 stand for -2 … 2 */

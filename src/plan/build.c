@@ -93,7 +93,8 @@ static int64_t count_live(const kiln_draft *d)
 
 static bool run_passes(kiln_draft *d, const kiln_budget *budget)
 {
-    if (!kiln_draft_vary(d) || !kiln_draft_expand(d) || !kiln_draft_import(d) || !kiln_draft_merge(d))
+    if (!kiln_draft_vary(d) || !kiln_draft_expand(d) || !kiln_draft_import(d) || !kiln_draft_merge(d) ||
+        !kiln_draft_chunk(d))
         return false;
     d->plan->nnodes = d->nnodes;
     if (!kiln_draft_widen(d))

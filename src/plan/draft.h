@@ -103,6 +103,7 @@ bool kiln_draft_vary(kiln_draft *d);      /* offsets become run-time numbers */
 bool kiln_draft_expand(kiln_draft *d);    /* writes out formulas */
 bool kiln_draft_import(kiln_draft *d);    /* numbers values, finds what must be kept */
 bool kiln_draft_merge(kiln_draft *d);     /* common subexpressions, copies that need not be made */
+bool kiln_draft_chunk(kiln_draft *d);     /* takes what is too large to be whole through the step by rows */
 bool kiln_draft_widen(kiln_draft *d);     /* keeps 16-bit values instead of f32 ones that they were cast to */
 void kiln_draft_prune(kiln_draft *d);     /* marks what is live */
 bool kiln_draft_fuse(kiln_draft *d);      /* puts nodes into groups */
@@ -129,6 +130,9 @@ bool kiln_draft_choose(kiln_draft *d);
 /* Runs parts of the draft again so that all of it needs no more than b->cap bytes (evict.c). */
 typedef enum kiln_fit { KILN_FITS, KILN_FITS_NOT, KILN_FIT_FAILED /* with an error */ } kiln_fit;
 kiln_fit kiln_draft_fit(kiln_draft *d, const kiln_budget *b);
+
+/* From now on values of more bytes are cut, in plans that are made: tests have small ones cut. */
+void kiln_chunk_above(int64_t bytes);
 
 enum { KILN_NEVER_GONE = INT32_MAX };
 

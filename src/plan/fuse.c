@@ -159,7 +159,9 @@ static int32_t newest_producer(const kiln_draft *d, const kiln_node *n)
 static void fuse_pointwise(kiln_draft *d, int32_t i, const kiln_node *n)
 {
     int64_t count = kiln_draft_numel(d->values[kiln_draft_of(d, n->out)].v);
-    int32_t group = d->values[kiln_draft_of(d, n->out)].group < 0 ? companion(d, n, count) : candidate(d, n);
+    int32_t group = n->alone                                        ? -1
+                    : d->values[kiln_draft_of(d, n->out)].group < 0 ? companion(d, n, count)
+                                                                    : candidate(d, n);
     if (group >= 0 && d->groups[group].root >= 0 && finishes_product(d, n, count) && !counts(d, &d->groups[group]))
         group = -1;
     if (group < 0)

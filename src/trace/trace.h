@@ -52,6 +52,8 @@ typedef struct kiln_node {
     int32_t number;          /* its place in the segment, which planning leaves alone */
     bool requires_grad;
     bool again; /* planning wrote it a second time on purpose: it is merged with no other */
+    bool alone; /* a pointwise node that planning wants computed where it stands: with what leads to it, not what
+                   follows */
     bool back;  /* written by a walk back: a reader of what is computed again */
 } kiln_node;
 

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "kiln.h"
+#include "plan/draft.h"
 #include "support/devices.h"
 #include "support/skip.h"
 
@@ -168,6 +169,9 @@ static inline int core_main(const struct CMUnitTest *tests, size_t n)
 {
     kiln_device devices[TEST_DEVICES];
     int ndevices = devices_under_test(devices), failed = 0;
+    const char *chunk = getenv("KILN_TEST_CHUNK");
+    if (chunk)
+        kiln_chunk_above(atoll(chunk));
     for (int i = 0; i < ndevices; i++) {
         if (!kiln_set_default_device(devices[i]))
             return kiln_report(stderr);
