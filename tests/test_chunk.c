@@ -25,10 +25,11 @@ typedef enum head {
     SMOOTHED,    /* label smoothing: through log_softmax */
     PROBABILITIES,
     BINARY, /* every class by itself */
+    TWICE,  /* written twice, so that merging finds one of each */
     HEADS
 } head;
-static const char *const names[HEADS] = {"plain",    "sequence",      "classes in the middle",
-                                         "smoothed", "probabilities", "binary"};
+static const char *const names[HEADS] = {"plain",  "sequence", "classes in the middle", "smoothed", "probabilities",
+                                         "binary", "twice"};
 
 static kiln_tensor *labels(int64_t rows)
 {
@@ -58,6 +59,7 @@ static kiln_tensor *loss_of(head h, kiln_tensor *logits, kiln_tensor *shares)
     case CLASSES_MID: return kiln_cross_entropy(kiln_transpose(sequences, 1, 2), by_sequence);
     case SMOOTHED: return kiln_cross_entropy(logits, y, .label_smoothing = 0.1);
     case PROBABILITIES: return kiln_cross_entropy(logits, shares);
+    case TWICE: return kiln_add(kiln_cross_entropy(logits, y), kiln_mul_scalar(kiln_cross_entropy(logits, y), 0.5));
     case BINARY: return kiln_binary_cross_entropy_with_logits(logits, shares, NULL, NULL, KILN_MEAN);
     default: return kiln_cross_entropy(logits, y);
     }

@@ -163,10 +163,10 @@ static bool find_units(kiln_chunking *c)
             const kiln_rows *rows = &c->nodes[i].rows;
             for (int k = -1; c->nodes[i].inside && k < n->nin; k++) {
                 int dim = k < 0 ? rows->out : rows->in[k];
-                int32_t value = k < 0 ? n->out : c->from->operands[n->in + k];
+                int32_t value = k < 0 ? n->out : c->d->tr->operands[n->in + k];
                 if (dim < 0)
                     continue;
-                int64_t size = c->from->values[value].shape[dim];
+                int64_t size = c->d->tr->values[value].shape[dim];
                 if (pass == 0)
                     join_units(c, size);
                 else if (size % c->units)
@@ -179,7 +179,7 @@ static bool find_units(kiln_chunking *c)
 /* Chunks of one size, so that they share kernels, unless that would take many more of them. */
 static void find_count(kiln_chunking *c)
 {
-    int64_t all = bytes_of(&c->from->values[kiln_draft_node(c->d, c->seed)->out]), wanted = (all - 1) / c->most + 1;
+    int64_t all = bytes_of(&c->d->tr->values[kiln_draft_node(c->d, c->seed)->out]), wanted = (all - 1) / c->most + 1;
     if (wanted > MOST_CHUNKS)
         wanted = MOST_CHUNKS;
     if (wanted > c->units)
@@ -253,7 +253,7 @@ static bool find_region(kiln_chunking *c)
 
 static void mark_ahead(kiln_chunking *c, int32_t value)
 {
-    int32_t node = value < 0 ? -1 : c->from->values[value].node - c->from->first_node;
+    int32_t node = value < 0 ? -1 : c->d->tr->values[value].node - c->d->tr->first_node;
     if (node >= 0)
         c->nodes[node].ahead = true;
 }
@@ -268,7 +268,7 @@ static void find_ahead(kiln_chunking *c)
             int32_t in = kiln_draft_in(d, n, k);
             bool path = kiln_trace_is_path(n->op, k), own = in >= 0 && c->values[kiln_draft_base(d, in)].rows;
             if (!path && !(c->nodes[i].inside && own && c->nodes[d->values[kiln_draft_base(d, in)].node].inside))
-                mark_ahead(c, c->from->operands[n->in + k]);
+                mark_ahead(c, c->d->tr->operands[n->in + k]);
         }
     }
 }
@@ -279,7 +279,7 @@ typedef enum outcome { WHOLE, CUT, FAILED /* with an error */ } outcome;
 static outcome cut(kiln_chunking *c, int32_t seed)
 {
     kiln_draft *d = c->d;
-    *c = (kiln_chunking){.d = d, .from = d->tr, .seed = seed, .most = c->most, .nodes = c->nodes, .values = c->values};
+    *c = (kiln_chunking){.d = d, .seed = seed, .most = c->most, .nodes = c->nodes, .values = c->values};
     c->elements = kiln_draft_numel(&d->tr->values[kiln_draft_node(d, seed)->out]);
     memset(c->nodes, 0, (size_t)d->nnodes * sizeof *c->nodes);
     for (int32_t v = 0; v < d->nvalues; v++)
@@ -291,7 +291,7 @@ static outcome cut(kiln_chunking *c, int32_t seed)
         return FAILED;
     if (c->broken)
         return WHOLE;
-    d->tr = c->to;
+    d->tr = c->copy.to;
     return kiln_draft_import(d) && kiln_draft_merge(d) ? CUT : FAILED;
 }
 

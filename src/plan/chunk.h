@@ -3,7 +3,7 @@
 #ifndef KILN_PLAN_CHUNK_H
 #define KILN_PLAN_CHUNK_H
 
-#include "plan/draft.h"
+#include "plan/copy.h"
 #include "plan/rows.h"
 
 typedef struct kiln_cut_node {
@@ -28,8 +28,7 @@ typedef struct kiln_cut_value {
 
 typedef struct kiln_chunking {
     kiln_draft *d;
-    const kiln_trace *from;
-    kiln_trace *to;
+    kiln_copy copy;
     int32_t seed; /* the node that makes the largest value … */
     int64_t elements;
     int64_t most;           /* bytes that it should have at most */
@@ -40,7 +39,6 @@ typedef struct kiln_chunking {
     int64_t lo, hi;         /* units of the chunk that is being written */
     int32_t *pieces;        /* what leaves and is not summed: n of each, in order of nodes and results */
     int64_t npieces;
-    kiln_storage *nowhere; /* stands for the storages of what is added: nothing but their role is asked for */
     bool broken;
 } kiln_chunking;
 
@@ -49,7 +47,7 @@ static inline bool kiln_chunk_large(const kiln_chunking *c, int32_t base)
     return kiln_draft_numel(c->d->values[base].v) >= c->elements / 2;
 }
 
-/* Writes the segment into a copy of the trace, c->to: what comes before the region, the region once for each chunk,
+/* Writes the segment into a copy of the trace, c->copy: what comes before the region, the region once for each chunk,
  * what comes behind. False with an error; c->broken: it cannot be written so. */
 bool kiln_chunk_write(kiln_chunking *c);
 

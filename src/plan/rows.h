@@ -14,8 +14,8 @@ typedef struct kiln_rows {
     int8_t size;                /* which integer, and 1, says how many rows the result has; 0: none does */
 } kiln_rows;
 
-/* The dim of a window onto `elements` elements in memory along which the rows of all of them lie: the outermost one, and
- * nothing else in the window leads from one row to the next. KILN_NO_ROWS: there is none. */
+/* The dim of a window onto `elements` elements in memory along which the rows of all of them lie: the outermost one,
+ * and nothing else in the window leads from one row to the next. KILN_NO_ROWS: there is none. */
 int kiln_rows_dim(int ndim, const int64_t *shape, const int64_t *stride, int64_t offset, int64_t elements);
 
 /* How the node is cut if its operands are cut along these dims; KILN_NO_ROWS: an operand that may lie in memory as a

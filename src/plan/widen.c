@@ -8,7 +8,7 @@
  * What is made again carries a mark (`again` of the node) that merging respects. Steps without 16-bit values are left
  * as they are. */
 #include <string.h>
-#include "plan/draft.h"
+#include "plan/copy.h"
 
 enum {
     NEAR = 32,           /* readers no more nodes apart share a value */
@@ -26,10 +26,8 @@ typedef struct source {
 
 typedef struct making {
     kiln_draft *d;
-    const kiln_trace *from;
-    kiln_trace *to;
-    source *by_value;      /* of the segment's values */
-    kiln_storage *nowhere; /* stands for the storages of what is added: nothing but their role is asked for */
+    kiln_copy copy;
+    source *by_value; /* of the segment's values */
 } making;
 
 static bool is_row(const kiln_node *n, kiln_pw_id row)
@@ -45,10 +43,10 @@ static int32_t *operands_of(const kiln_trace *tr, const kiln_node *n)
 /* The entry of the value that `value` shows; NULL: it cannot be made again. */
 static source *source_of(const making *m, int32_t value)
 {
-    int32_t base = value >= 0 ? m->to->values[value].base : -1;
-    if (base < m->from->first_value || base >= m->from->nvalues)
+    int32_t base = value >= 0 ? m->copy.to->values[value].base : -1;
+    if (base < m->copy.from->first_value || base >= m->copy.from->nvalues)
         return NULL;
-    source *s = &m->by_value[base - m->from->first_value];
+    source *s = &m->by_value[base - m->copy.from->first_value];
     return s->cost ? s : NULL;
 }
 
@@ -56,7 +54,7 @@ static source *source_of(const making *m, int32_t value)
  * has another shape than its source, and is found once more.) */
 static int32_t merged(const making *m, int32_t value)
 {
-    const kiln_trace *tr = m->from;
+    const kiln_trace *tr = m->copy.from;
     if (value < tr->first_value || tr->values[value].base != value || tr->values[value].node < 0)
         return value;
     int32_t own = kiln_draft_of(m->d, value), canon = m->d->values[own].canon;
@@ -85,7 +83,7 @@ static bool is_small(const kiln_trace *tr, int32_t value, int64_t beside)
 /* What it takes to make the node's result again, if that is little. */
 static source weigh(const making *m, const kiln_node *n)
 {
-    const kiln_trace *tr = m->from;
+    const kiln_trace *tr = m->copy.from;
     const kiln_draft_value *x = &m->d->values[kiln_draft_of(m->d, n->out)];
     int64_t elements = kiln_draft_numel(&tr->values[n->out]);
     source none = {0}, s = {.cost = 1, .current = n->out, .read = -1, .plain = true};
@@ -113,7 +111,7 @@ static source weigh(const making *m, const kiln_node *n)
 
 static bool find_sources(making *m)
 {
-    const kiln_trace *tr = m->from;
+    const kiln_trace *tr = m->copy.from;
     bool any = false;
     for (int64_t i = tr->first_node; i < tr->nnodes; i++) {
         const kiln_node *n = &tr->nodes[i];
@@ -128,82 +126,43 @@ static bool find_sources(making *m)
 
 /* ---- Writing ---- */
 
-/* With room for `more` nodes of one result and at most three operands. */
-static bool copy_trace(making *m, int64_t more)
-{
-    const kiln_trace *from = m->from;
-    kiln_arena *scratch = &m->d->scratch;
-    kiln_trace *to = m->to = KILN_ARENA_NEW(scratch, kiln_trace, 1);
-    m->nowhere = KILN_ARENA_NEW(scratch, kiln_storage, 1);
-    if (!to || !m->nowhere)
-        return false;
-    *to = *from;
-    to->nodes = KILN_ARENA_NEW(scratch, kiln_node, from->nnodes + more);
-    to->values = KILN_ARENA_NEW(scratch, kiln_value, from->nvalues + more);
-    to->operands = KILN_ARENA_NEW(scratch, int32_t, from->noperands + 3 * more);
-    if (!to->nodes || !to->values || !to->operands)
-        return false;
-    memcpy(to->nodes, from->nodes, (size_t)from->first_node * sizeof *to->nodes);
-    memcpy(to->values, from->values, (size_t)from->nvalues * sizeof *to->values);
-    memcpy(to->operands, from->operands, (size_t)from->noperands * sizeof *to->operands);
-    to->nnodes = from->first_node;
-    return true;
-}
-
-static void add_node(making *m, const kiln_node *n)
-{
-    for (int j = 0; j < n->nout; j++)
-        m->to->values[n->out + j].node = (int32_t)m->to->nnodes;
-    m->to->nodes[m->to->nnodes++] = *n;
-}
-
-/* A fresh value like another one, with memory of its own. */
-static int32_t add_value(making *m, int32_t like)
-{
-    int32_t value = (int32_t)m->to->nvalues++;
-    m->to->values[value] = m->to->values[like];
-    m->to->values[value].base = value;
-    m->to->values[value].storage = m->nowhere;
-    return value;
-}
-
 /* A node like n of these operands; its result is like that of n. */
 static int32_t write_like(making *m, kiln_node n, const int32_t *in)
 {
-    kiln_trace *to = m->to;
-    int32_t out = add_value(m, n.out), first = (int32_t)to->noperands;
+    kiln_trace *to = m->copy.to;
+    int32_t out = kiln_copy_value(&m->copy, n.out), first = (int32_t)to->noperands;
     for (int k = 0; k < n.nin; k++)
         to->operands[to->noperands++] = in[k];
     n.in = first;
     n.out = out;
     n.again = true;
-    add_node(m, &n);
+    kiln_copy_node(&m->copy, &n);
     return out;
 }
 
 /* What shows of `base` what `value` shows of what it was made from. */
 static int32_t shown(making *m, int32_t value, int32_t base)
 {
-    if (m->to->values[value].base == value)
+    if (m->copy.to->values[value].base == value)
         return base;
-    kiln_node n = m->to->nodes[m->to->values[value].node];
+    kiln_node n = m->copy.to->nodes[m->copy.to->values[value].node];
     int32_t in[KILN_MAX_INPUTS];
-    memcpy(in, operands_of(m->to, &n), (size_t)n.nin * sizeof *in);
+    memcpy(in, operands_of(m->copy.to, &n), (size_t)n.nin * sizeof *in);
     in[0] = shown(m, in[0], base);
     int32_t out = write_like(m, n, in);
-    m->to->values[out].base = m->to->values[in[0]].base;
+    m->copy.to->values[out].base = m->copy.to->values[in[0]].base;
     return out;
 }
 
 /* The value once more, from the operands that its node had in the segment. */
 static int32_t make_again(making *m, int32_t value)
 {
-    kiln_node n = m->from->nodes[m->from->values[value].node];
+    kiln_node n = m->copy.from->nodes[m->copy.from->values[value].node];
     int32_t in[KILN_MAX_INPUTS];
     for (int k = 0; k < n.nin; k++) {
-        in[k] = merged(m, operands_of(m->from, &n)[k]);
+        in[k] = merged(m, operands_of(m->copy.from, &n)[k]);
         if (source_of(m, in[k]))
-            in[k] = shown(m, in[k], make_again(m, m->to->values[in[k]].base));
+            in[k] = shown(m, in[k], make_again(m, m->copy.to->values[in[k]].base));
     }
     return write_like(m, n, in);
 }
@@ -216,7 +175,7 @@ static int32_t operand_for(making *m, const kiln_node *n, int32_t i, int32_t val
         return value;
     bool first = s->read < 0, near = i - s->read <= NEAR;
     bool light = s->plain && (n->op->cls == KILN_CLASS_POINTWISE || n->op->cls == KILN_CLASS_REDUCE);
-    int32_t base = m->to->values[value].base, current = s->current;
+    int32_t base = m->copy.to->values[value].base, current = s->current;
     if (!first && (light || !near))
         current = make_again(m, base);
     if (!light)
@@ -230,7 +189,7 @@ static int32_t operand_for(making *m, const kiln_node *n, int32_t i, int32_t val
  * written so. */
 static bool pick_first(making *m, const kiln_node *n)
 {
-    kiln_trace *to = m->to;
+    kiln_trace *to = m->copy.to;
     const int32_t *in = operands_of(to, n);
     const kiln_value *x = n->nin ? &to->values[in[0]] : NULL;
     if (n->op->cls != KILN_CLASS_INDEX || !(n->op->picks & 1) || n->nout != 1 || x->base != in[0] || x->node < 0 ||
@@ -240,27 +199,27 @@ static bool pick_first(making *m, const kiln_node *n)
     int32_t narrow = operands_of(to, &cast)[0];
     kiln_dtype half = (kiln_dtype)to->values[narrow].dtype;
     const kiln_value *v = &to->values[narrow];
-    if (!kiln_is_dense(v->ndim, v->shape, v->stride) || !kiln_device_supports(m->from->device, n->op, half))
+    if (!kiln_is_dense(v->ndim, v->shape, v->stride) || !kiln_device_supports(m->copy.from->device, n->op, half))
         return false;
     pick.in = (int32_t)to->noperands;
-    pick.out = add_value(m, n->out);
+    pick.out = kiln_copy_value(&m->copy, n->out);
     to->values[pick.out].dtype = (uint8_t)half;
     for (int k = 0; k < n->nin; k++)
         to->operands[to->noperands++] = k ? in[k] : narrow;
-    add_node(m, &pick);
+    kiln_copy_node(&m->copy, &pick);
     cast.in = (int32_t)to->noperands;
     to->operands[to->noperands++] = pick.out;
     cast.out = n->out;
-    add_node(m, &cast);
+    kiln_copy_node(&m->copy, &cast);
     return true;
 }
 
 static void write_all(making *m)
 {
-    const kiln_trace *from = m->from;
+    const kiln_trace *from = m->copy.from;
     for (int64_t i = from->first_node; i < from->nnodes; i++) {
         const kiln_node *n = &from->nodes[i];
-        int32_t *in = m->to->operands + n->in, was[KILN_MAX_INPUTS];
+        int32_t *in = m->copy.to->operands + n->in, was[KILN_MAX_INPUTS];
         for (int k = 0; k < n->nin; k++)
             was[k] = in[k] = merged(m, in[k]);
         if (pick_first(m, n))
@@ -269,14 +228,14 @@ static void write_all(making *m)
             bool twice = k && was[k] == was[k - 1]; /* x·x */
             in[k] = twice ? in[k - 1] : operand_for(m, n, (int32_t)i, was[k]);
         }
-        add_node(m, n);
+        kiln_copy_node(&m->copy, n);
     }
 }
 
 /* The most nodes that can be added: for each reader the value, and the views through which it is read. */
 static int64_t count_readers(const making *m)
 {
-    const kiln_trace *tr = m->from;
+    const kiln_trace *tr = m->copy.from;
     int64_t count = 0;
     for (int64_t i = tr->first_node; i < tr->nnodes; i++)
         for (int k = 0; k < tr->nodes[i].nin; k++) {
@@ -292,15 +251,16 @@ static int64_t count_readers(const making *m)
 
 bool kiln_draft_widen(kiln_draft *d)
 {
-    making m = {.d = d, .from = d->tr, .to = (kiln_trace *)d->tr};
+    making m = {.d = d, .copy = {.from = d->tr, .to = (kiln_trace *)d->tr}};
     m.by_value = KILN_ARENA_NEW(&d->scratch, source, d->tr->nvalues - d->tr->first_value + 1);
     if (!m.by_value)
         return false;
     if (!find_sources(&m))
         return true;
-    if (!copy_trace(&m, count_readers(&m)))
+    int64_t more = count_readers(&m);
+    if (!kiln_copy_begin(&m.copy, d, (kiln_copy_room){.nodes = more, .values = more, .operands = 3 * more}))
         return false;
     write_all(&m);
-    d->tr = m.to;
+    d->tr = m.copy.to;
     return kiln_draft_import(d) && kiln_draft_merge(d);
 }
