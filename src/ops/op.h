@@ -28,6 +28,14 @@ typedef enum kiln_class {
     KILN_CLASS_FORMULA    /* several pointwise rows and assignments: planning writes them out (trace/formula.h) */
 } kiln_class;
 
+/* Whether operands of the class are dense: others are windows with any strides. */
+static inline bool kiln_needs_dense(kiln_class cls)
+{
+    const unsigned strided = 1u << KILN_CLASS_VIEW | 1u << KILN_CLASS_POINTWISE | 1u << KILN_CLASS_REDUCE |
+                             1u << KILN_CLASS_MATMUL | 1u << KILN_CLASS_ATTENTION | 1u << KILN_CLASS_TRANSFER;
+    return !(strided >> cls & 1);
+}
+
 /* What autocast does with an operation's operands. */
 typedef enum kiln_autocast_class {
     KILN_CAST_NONE,   /* runs in the type it is given */
@@ -176,6 +184,8 @@ struct kiln_op {
     uint8_t start;          /* KILN_START_* */
     uint8_t along; /* which integer, and 1, names the only dim along which elements meet: slices along any other dim of
                       all operands give slices of the results. 0: it does not say so, or its class does */
+    bool pitched;  /* rows of its first operand, of two dims, may be further apart than they are long, which the class
+                      does not say; the other operands are dense */
     uint8_t draws; /* which integer says that it draws random numbers, by a seed and an offset among its floats, and 1;
                       0: it draws none, or is KILN_CLASS_RANDOM */
     double lo, hi; /* where the test operands are drawn from; both 0 stand for -2 … 2 */

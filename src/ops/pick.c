@@ -132,6 +132,7 @@ const kiln_op kiln_op_nll_loss_pick = {
     .cls = KILN_CLASS_INDEX,
     .picks = 1 << 0,
     .along = 1,
+    .pitched = true,
     .dtypes = KILN_T_FLOATS,
     .min_in = 2,
     .max_in = 2,

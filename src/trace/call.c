@@ -74,13 +74,6 @@ static bool check_outputs(const kiln_call *c)
     return true;
 }
 
-static bool needs_dense(kiln_class cls)
-{
-    const unsigned strided = 1u << KILN_CLASS_VIEW | 1u << KILN_CLASS_POINTWISE | 1u << KILN_CLASS_REDUCE |
-                             1u << KILN_CLASS_MATMUL | 1u << KILN_CLASS_ATTENTION | 1u << KILN_CLASS_TRANSFER;
-    return !(strided >> cls & 1);
-}
-
 /* Half precision is for storage. Kernels that know f32 only, and compositions, serve the 16-bit types by converting
  * around them, so that there is one rounding at the end. */
 static bool call_through_f32(kiln_call *c, kiln_tensor **out)
@@ -116,7 +109,7 @@ static bool is_widened(const kiln_call *c, kiln_device device)
 static bool record(kiln_call *c, kiln_device device, kiln_tensor **out)
 {
     kiln_tensor *in[KILN_MAX_INPUTS];
-    if (needs_dense(c->op->cls)) {
+    if (kiln_needs_dense(c->op->cls)) {
         for (int i = 0; i < c->nin; i++)
             if (!(in[i] = c->in[i] ? kiln_contiguous(c->in[i]) : NULL) && c->in[i])
                 return false;

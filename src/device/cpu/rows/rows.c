@@ -309,7 +309,7 @@ const kiln_cpu_kernel kiln_cpu_kernels_rows[] = {
      .dtypes = KILN_T_FLOATS,
      .run = layer_norm_rows_grad,
      .workspace = layer_norm_grad_workspace},
-    {.op = "nll_loss_pick", .dtypes = REALS, .run = kiln_cpu_nll_loss_pick},
+    {.op = "nll_loss_pick", .dtypes = KILN_T_FLOATS, .run = kiln_cpu_nll_loss_pick},
     {.op = "nll_loss_place", .dtypes = REALS, .run = kiln_cpu_nll_loss_place},
     {0},
 };

@@ -194,9 +194,9 @@ KILN_PW_INLINE void find_link(const void *x, void *y, int64_t rows, int n, bool 
 }
 
 KILN_PW_INLINE picks picks_in(const kiln_cuda_chain_parameters &c, int kernel, const void *target, int64_t outer, int64_t classes,
-                              int64_t inner, int64_t ignore)
+                              int64_t inner, int64_t row, int64_t ignore)
 {
-    return picks{(const int64_t *)target, outer,   classes, inner, ignore, 0,
+    return picks{(const int64_t *)target, outer,   classes, inner, row, ignore, 0,
                  kiln_cuda_fault{c.state, c.record, kernel, c.run, c.barrier}};
 }
 

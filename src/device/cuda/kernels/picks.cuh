@@ -3,13 +3,14 @@
 #ifndef KILN_CUDA_PICKS_CUH
 #define KILN_CUDA_PICKS_CUH
 
+#include "device/cuda/kernels/halves.cuh"
 #include "device/cuda/kernels/reduce.cuh"
 #include "device/cuda/kernels/report.cuh"
 
 /* x is [outer, classes, inner], target [outer, inner]. Targets equal to `ignore` take no part. */
 typedef struct picks {
     const int64_t *target;
-    int64_t outer, classes, inner, ignore;
+    int64_t outer, classes, inner, row, ignore; /* row: elements from one of x's outer to the next */
     const int32_t *stop;
     kiln_cuda_fault fault;
 } picks;
@@ -27,14 +28,31 @@ static __device__ __forceinline__ bool names_class(const picks &p, int64_t i)
     return false;
 }
 
+static __device__ __forceinline__ float negated(float x)
+{
+    return -x;
+}
+static __device__ __forceinline__ double negated(double x)
+{
+    return -x;
+}
+static __device__ __forceinline__ kiln_f16 negated(kiln_f16 x)
+{
+    return kiln_f16{(uint16_t)(x.bits ^ 0x8000)};
+}
+static __device__ __forceinline__ kiln_bf16 negated(kiln_bf16 x)
+{
+    return kiln_bf16{(uint16_t)(x.bits ^ 0x8000)};
+}
+
 template <typename T>
 static __device__ __forceinline__ void pick(const picks &p, const T *x, T *y, bool writes, int64_t thread,
                                             int64_t threads)
 {
     for (int64_t i = thread; i < p.outer * p.inner; i += threads) {
-        T picked = 0;
+        T picked = {};
         if (names_class(p, i))
-            picked = -x[(i / p.inner * p.classes + p.target[i]) * p.inner + i % p.inner];
+            picked = negated(x[i / p.inner * p.row + p.target[i] * p.inner + i % p.inner]);
         if (writes)
             y[i] = picked;
     }

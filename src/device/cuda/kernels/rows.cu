@@ -157,7 +157,8 @@ template <typename T, typename I, bool WIDE> static __global__ void place_all(pi
 static picks picks_of(const kiln_cuda_call *c, const kiln_cuda_operand *x)
 {
     shape s = split(x, c->ints[0], c->ints[0] + 1);
-    return picks{(const int64_t *)c->in[1].data, s.outer, s.n, s.inner, c->ints[1], c->stop, c->fault};
+    int64_t row = x->ndim == 2 && c->ints[0] == 1 ? x->stride[0] : s.n * s.inner; /* of two dims: maybe further apart */
+    return picks{(const int64_t *)c->in[1].data, s.outer, s.n, s.inner, row, c->ints[1], c->stop, c->fault};
 }
 
 enum { PICK_THREADS = 128, PICK_BLOCKS = 1 << 16 };
@@ -167,18 +168,23 @@ static unsigned pick_grid(int64_t threads)
     return kiln_grid(smaller((threads + PICK_THREADS - 1) / PICK_THREADS, PICK_BLOCKS));
 }
 
+template <typename T> static void launch_pick(const kiln_cuda_call *c, picks p)
+{
+    pick_all<T><<<pick_grid(p.outer * p.inner), PICK_THREADS, 0, c->stream>>>(p, (const T *)c->in[0].data,
+                                                                              (T *)c->out[0].data);
+}
+
 static bool nll_loss_pick(const kiln_cuda_call *c)
 {
     picks p = picks_of(c, &c->in[0]);
-    int64_t n = p.outer * p.inner;
-    if (n == 0)
+    if (p.outer * p.inner == 0)
         return true;
-    if (c->in[0].dtype == KILN_F64)
-        pick_all<double>
-            <<<pick_grid(n), PICK_THREADS, 0, c->stream>>>(p, (const double *)c->in[0].data, (double *)c->out[0].data);
-    else
-        pick_all<float>
-            <<<pick_grid(n), PICK_THREADS, 0, c->stream>>>(p, (const float *)c->in[0].data, (float *)c->out[0].data);
+    switch (c->in[0].dtype) {
+    case KILN_F64: launch_pick<double>(c, p); break;
+    case KILN_F16: launch_pick<kiln_f16>(c, p); break;
+    case KILN_BF16: launch_pick<kiln_bf16>(c, p); break;
+    default: launch_pick<float>(c, p);
+    }
     return kiln_cuda_launched(c);
 }
 
@@ -216,7 +222,7 @@ extern "C" const kiln_cuda_kernel kiln_cuda_kernels_rows[] = {
     {"normalize_rows", REALS, layer_norm_rows, NULL},
     {"layer_norm_rows", KILN_CUDA_FLOATS, layer_norm_rows, NULL},
     {"layer_norm_rows_grad", KILN_CUDA_FLOATS, layer_norm_rows_grad, norm_grad_workspace},
-    {"nll_loss_pick", REALS, nll_loss_pick, NULL},
+    {"nll_loss_pick", KILN_CUDA_FLOATS, nll_loss_pick, NULL},
     {"nll_loss_place", REALS, nll_loss_place, NULL},
     {NULL, 0, NULL, NULL},
 };

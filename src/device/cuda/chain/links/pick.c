@@ -27,10 +27,12 @@ static void say_both(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln_cu
 {
     const kiln_kernel *k = kiln_cuda_link_kernel(a->chain, l);
     kiln_cuda_around e = kiln_cuda_around_dim(of(k), k->ints[0]);
+    int64_t row = of(k)->ndim == 2 && k->ints[0] == 1 ? of(k)->stride[0] : e.n * e.inner; /* maybe further apart */
     kiln_cuda_say(
-        &a->w, "%s<%s>(picks_in(k.c, %d, k.data[%d], %lldL, %lldL, %lldL, %lldL), k.data[%d], k.data[%d], %s, %s); ",
+        &a->w,
+        "%s<%s>(picks_in(k.c, %d, k.data[%d], %lldL, %lldL, %lldL, %lldL, %lldL), k.data[%d], k.data[%d], %s, %s); ",
         function, kiln_cuda_type_name(k->in[0].dtype), l->kernel, kiln_cuda_at(a, l->pointers + 1), (long long)e.outer,
-        (long long)e.n, (long long)e.inner, (long long)k->ints[1], kiln_cuda_at(a, l->pointers),
+        (long long)e.n, (long long)e.inner, (long long)row, (long long)k->ints[1], kiln_cuda_at(a, l->pointers),
         kiln_cuda_at(a, l->pointers + 2), l->guarded ? "!stopped" : "true", seat->seat);
 }
 
