@@ -257,7 +257,7 @@ bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const v
         return true;
     if (!chain->text && !(chain->text = kiln_cuda_chain_text(chain)))
         return false;
-    return kiln_cuda_codegen_find(d, chain->text, true, kernel) &&
+    return kiln_cuda_codegen_find(d, chain->text, true, 0, kernel) &&
            (!*kernel || kiln_cuda_ok(d,
                                      cudaKernelSetAttributeForDevice((cudaKernel_t)(uintptr_t)*kernel,
                                                                      cudaFuncAttributeMaxDynamicSharedMemorySize,

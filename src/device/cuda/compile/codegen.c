@@ -1,8 +1,11 @@
-/* Generated kernels of a device: a table of texts, and a thread that compiles them one after the other. What is
- * captured meanwhile interprets. Kernels of whole steps come first; after each of them, and when nothing is left to do,
- * the generation changes and graphs are captured anew. */
-#define _GNU_SOURCE /* gettid */
+/* Generated kernels of a device: a table of texts, and threads that compile them. What is captured meanwhile
+ * interprets. Kernels of whole steps come first, then those with the most work. Graphs are captured anew, which a
+ * change of the generation tells, after each kernel of a whole step, and otherwise when as much work has been compiled
+ * since as still waits: a network's first kernels, which take most of its time, are used long before the last one is
+ * there, and graphs are not captured more often than there are halvings. */
+#define _GNU_SOURCE /* gettid, sched_getaffinity */
 #include "device/cuda/compile/codegen.h"
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,21 +18,27 @@
 typedef struct entry {
     uint64_t hash;
     char *text;
-    bool urgent, done; /* done: it has been compiled, or cannot be */
+    double work;              /* elements, by what is done to each, in all places that asked for it */
+    bool urgent, taken, done; /* taken: by a thread; done: it has been compiled, or cannot be */
     cudaLibrary_t library;
     cudaKernel_t kernel; /* NULL: not there */
 } entry;
 
+/* A compilation takes a few hundred MiB while it runs. */
+enum { MOST_THREADS = 8 };
+
 struct kiln_cuda_codegen {
     pthread_mutex_t lock; /* of everything below */
     pthread_cond_t changed;
-    pthread_t thread;
-    bool running, ending;
+    pthread_t threads[MOST_THREADS]; /* begun when there is more to do than those before them do */
+    int nthreads, most_threads, idle;
+    bool ending;
     bool waited_for; /* whoever asks for a kernel waits until it is there */
     entry *entries;
-    int64_t nentries, capacity, waiting;
-    bool news;     /* kernels that no generation speaks of yet */
-    char why[200]; /* the first one that failed did so; empty: none has */
+    int64_t nentries, capacity, waiting, untaken;
+    bool news;                      /* kernels that no generation speaks of yet … */
+    double work_done, work_waiting; /* … their work, and that of all that wait */
+    char why[200];                  /* the first one that failed did so; empty: none has */
     bool told;
     _Atomic uint64_t generation;
     kiln_cuda_device *device;
@@ -44,7 +53,7 @@ static uint64_t hash_text(const char *text)
     return hash;
 }
 
-/* ---- The thread ---- */
+/* ---- The threads ---- */
 
 typedef struct loading {
     const struct kiln_cuda_codegen *gen;
@@ -76,12 +85,15 @@ static bool take_cubin(void *context, const void *cubin, size_t bytes)
     return ok;
 }
 
+/* -1: nothing waits for a thread. */
 static int64_t next_entry(const struct kiln_cuda_codegen *gen)
 {
     int64_t first = -1;
-    for (int64_t i = 0; i < gen->nentries; i++)
-        if (!gen->entries[i].done && (first < 0 || (gen->entries[i].urgent && !gen->entries[first].urgent)))
+    for (int64_t i = 0; i < gen->nentries; i++) {
+        const entry *e = &gen->entries[i], *f = first < 0 ? NULL : &gen->entries[first];
+        if (!e->taken && (!f || (e->urgent == f->urgent ? e->work > f->work : e->urgent)))
             first = i;
+    }
     return first;
 }
 
@@ -93,6 +105,8 @@ static void compile_one(struct kiln_cuda_codegen *gen, int64_t i)
 {
     loading l = {.gen = gen};
     const char *text = gen->entries[i].text; /* stays where it is while the table grows */
+    gen->entries[i].taken = true;
+    gen->untaken--;
     pthread_mutex_unlock(&gen->lock);
     bool ok = kiln_cuda_compile(text, gen->device->capability, take_cubin, &l);
     atexit(stop_all);
@@ -105,10 +119,13 @@ static void compile_one(struct kiln_cuda_codegen *gen, int64_t i)
     e->kernel = l.made.kernel;
     e->done = true;
     gen->waiting--;
+    gen->work_waiting -= e->work;
     gen->news |= e->kernel != NULL;
-    if (gen->news && (e->urgent || !gen->waiting)) {
+    gen->work_done += e->work;
+    if (gen->news && (e->urgent || !gen->waiting || gen->work_done >= gen->work_waiting)) {
         atomic_fetch_add(&gen->generation, 1);
         gen->news = false;
+        gen->work_done = 0;
     }
     pthread_cond_broadcast(&gen->changed);
 }
@@ -118,11 +135,15 @@ static void *compile_all(void *context)
     struct kiln_cuda_codegen *gen = context;
     bool usable = cudaSetDevice(gen->device->index) == cudaSuccess;
     pthread_mutex_lock(&gen->lock);
-    while (!gen->ending)
-        if (usable && gen->waiting)
-            compile_one(gen, next_entry(gen));
-        else
+    while (!gen->ending) {
+        int64_t next = usable ? next_entry(gen) : -1;
+        gen->idle--;
+        if (next >= 0)
+            compile_one(gen, next);
+        gen->idle++;
+        if (next < 0)
             pthread_cond_wait(&gen->changed, &gen->lock);
+    }
     pthread_mutex_unlock(&gen->lock);
     return NULL;
 }
@@ -144,15 +165,14 @@ __attribute__((constructor)) static void load_codegen(void)
     pthread_atfork(NULL, NULL, forget_all);
 }
 
-static void stop_thread(struct kiln_cuda_codegen *gen)
+static void stop_threads(struct kiln_cuda_codegen *gen)
 {
     pthread_mutex_lock(&gen->lock);
     gen->ending = true;
     pthread_cond_broadcast(&gen->changed);
     pthread_mutex_unlock(&gen->lock);
-    if (gen->running)
-        pthread_join(gen->thread, NULL);
-    gen->running = false;
+    for (; gen->nthreads; gen->nthreads--)
+        pthread_join(gen->threads[gen->nthreads - 1], NULL);
 }
 
 /* The runtime and the compiler take themselves apart when the process ends, and a thread that still uses them would
@@ -161,7 +181,7 @@ static void stop_all(void)
 {
     pthread_mutex_lock(&all_lock);
     for (struct kiln_cuda_codegen *gen = all; gen; gen = gen->next)
-        stop_thread(gen);
+        stop_threads(gen);
     pthread_mutex_unlock(&all_lock);
 }
 
@@ -217,10 +237,23 @@ static bool open_codegen(kiln_cuda_device *d, bool waited_for)
     gen->waited_for = waited_for;
     pthread_mutex_init(&gen->lock, NULL);
     pthread_cond_init(&gen->changed, NULL);
+    cpu_set_t cores;
+    int most = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) - 1 : 1; /* one has the steps */
+    gen->most_threads = most < 1 ? 1 : most > MOST_THREADS ? MOST_THREADS : most;
     enter_list(gen);
-    gen->running = pthread_create(&gen->thread, NULL, compile_all, gen) == 0;
     d->gen = gen;
     return true;
+}
+
+/* With the lock, for one more text than there are. False when there is not a single thread. */
+static bool begin_thread(struct kiln_cuda_codegen *gen)
+{
+    if (gen->untaken >= gen->idle && gen->nthreads < gen->most_threads && !gen->ending &&
+        pthread_create(&gen->threads[gen->nthreads], NULL, compile_all, gen) == 0) {
+        gen->nthreads++;
+        gen->idle++; /* until it has found something */
+    }
+    return gen->nthreads > 0;
 }
 
 void kiln_cuda_codegen_close(kiln_cuda_device *d)
@@ -229,7 +262,7 @@ void kiln_cuda_codegen_close(kiln_cuda_device *d)
     if (!gen)
         return;
     leave_list(gen);
-    stop_thread(gen);
+    stop_threads(gen);
     for (int64_t i = 0; i < gen->nentries; i++) {
         if (gen->entries[i].library)
             cudaLibraryUnload(gen->entries[i].library);
@@ -252,20 +285,22 @@ static entry *find_entry(struct kiln_cuda_codegen *gen, uint64_t hash, const cha
     return NULL;
 }
 
-static bool add_entry(struct kiln_cuda_codegen *gen, uint64_t hash, const char *text, bool urgent)
+static bool add_entry(struct kiln_cuda_codegen *gen, uint64_t hash, const char *text, bool urgent, double work)
 {
     size_t bytes = strlen(text) + 1;
     char *copy = KILN_GROW(gen->entries, gen->capacity, gen->nentries + 1) ? kiln_alloc(bytes, 1) : NULL;
     if (!copy)
         return false;
     memcpy(copy, text, bytes);
-    gen->entries[gen->nentries++] = (entry){.hash = hash, .text = copy, .urgent = urgent};
+    gen->entries[gen->nentries++] = (entry){.hash = hash, .text = copy, .urgent = urgent, .work = work};
     gen->waiting++;
+    gen->untaken++;
+    gen->work_waiting += work;
     pthread_cond_broadcast(&gen->changed);
     return true;
 }
 
-bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, const void **kernel)
+bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, double work, const void **kernel)
 {
     *kernel = NULL;
     int how = kiln_cuda_compiles();
@@ -275,14 +310,21 @@ bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, 
         return false;
     stop_before_exit();
     struct kiln_cuda_codegen *gen = d->gen;
-    if (!gen->running)
-        return true;
     uint64_t hash = hash_text(text);
     pthread_mutex_lock(&gen->lock);
-    bool ok = find_entry(gen, hash, text) != NULL;
+    entry *there = find_entry(gen, hash, text);
+    if (there && !there->done) {
+        there->work += work;
+        gen->work_waiting += work;
+    }
+    bool ok = there != NULL;
     if (!ok) {
         kiln_cuda_compiler_prepare(text, d->capability, stop_all);
-        ok = add_entry(gen, hash, text, urgent);
+        if (!begin_thread(gen)) {
+            pthread_mutex_unlock(&gen->lock);
+            return true;
+        }
+        ok = add_entry(gen, hash, text, urgent, work);
     }
     while (ok && gen->waited_for && gen->waiting && !gen->ending)
         pthread_cond_wait(&gen->changed, &gen->lock);

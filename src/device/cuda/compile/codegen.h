@@ -1,4 +1,4 @@
-/* Generated kernels: CUDA C (group/text.h, chain/text.c), compiled by NVRTC on a thread of its own and kept, in memory
+/* Generated kernels: CUDA C (group/text.h, chain/text.c), compiled by NVRTC on threads of their own and kept, in memory
  * and on disk (codegen.c). Until a kernel is there, and wherever NVRTC is not, others do its work. */
 #ifndef KILN_CUDA_CODEGEN_H
 #define KILN_CUDA_CODEGEN_H
@@ -6,13 +6,14 @@
 #include "device/cuda/common/cuda.h"
 
 /* The kernel of this text, for cudaLaunchKernel. *kernel is NULL if it is not there (yet): then it is being compiled,
- * or cannot be. `urgent`: before all that is not. False with an error when memory runs out. */
-bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, const void **kernel);
+ * or cannot be. `urgent`: before all that is not; `work`: how much there is for it each time the caller runs, so that
+ * what has the most comes first. False with an error when memory runs out. */
+bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, double work, const void **kernel);
 
 /* Changes when kernels have become available that graphs captured before do without. */
 uint64_t kiln_cuda_codegen_generation(kiln_cuda_device *d);
 
-/* Ends the thread and forgets all kernels; no graph may use them any more. */
+/* Ends the threads and forgets all kernels; no graph may use them any more. */
 void kiln_cuda_codegen_close(kiln_cuda_device *d);
 
 /* ---- nvrtc.c ---- */

@@ -170,11 +170,14 @@ void *kiln_cuda_lower(void *dev, const kiln_plan *plan)
 
 /* ---- Running ---- */
 
-/* What has run a few times may never run again, and opening the compiler takes a tenth of a second. */
+/* What has run a few times may never run again, and opening the compiler takes a tenth of a second: so much has to be
+ * had from it. Twice in any case: what runs once is seldom a step. */
 bool kiln_cuda_worth_compiling(const kiln_cuda_exec *e)
 {
-    enum { OFTEN = 16 };
-    return e->runs >= OFTEN || kiln_cuda_compiles() == 2;
+    enum { TWICE = 2, OFTEN = 16 };
+    const double long_enough = 0.005; /* seconds, as the plan takes at best; interpreted it takes several times that */
+    return e->runs >= OFTEN || (e->runs >= TWICE && (double)e->runs * e->plan->seconds >= long_enough) ||
+           kiln_cuda_compiles() == 2;
 }
 
 /* Where there is none its kernels run one by one. */
