@@ -100,6 +100,13 @@ bool kiln_backend_counts_products(kiln_device device)
     return table && table->counts_products;
 }
 
+int64_t kiln_backend_row_bytes(kiln_device device)
+{
+    void *dev;
+    const kiln_device_table *table = kiln_device_open(device, &dev);
+    return table ? table->row_bytes : 0;
+}
+
 bool kiln_backend_apart(kiln_device device)
 {
     void *dev;

@@ -97,7 +97,7 @@ static bool run_passes(kiln_draft *d, const kiln_budget *budget)
         !kiln_draft_chunk(d))
         return false;
     d->plan->nnodes = d->nnodes;
-    if (!kiln_draft_widen(d))
+    if (!kiln_draft_widen(d) || !kiln_draft_pitch(d))
         return false;
     kiln_draft_prune(d);
     int64_t nodes = count_live(d);

@@ -105,6 +105,7 @@ bool kiln_draft_import(kiln_draft *d);    /* numbers values, finds what must be 
 bool kiln_draft_merge(kiln_draft *d);     /* common subexpressions, copies that need not be made */
 bool kiln_draft_chunk(kiln_draft *d);     /* takes what is too large to be whole through the step by rows */
 bool kiln_draft_widen(kiln_draft *d);     /* keeps 16-bit values instead of f32 ones that they were cast to */
+bool kiln_draft_pitch(kiln_draft *d);     /* lengthens rows of matrices to what suits the device's products */
 void kiln_draft_prune(kiln_draft *d);     /* marks what is live */
 bool kiln_draft_fuse(kiln_draft *d);      /* puts nodes into groups */
 bool kiln_draft_order(kiln_draft *d);     /* moves groups that nobody waits for */
@@ -131,8 +132,13 @@ bool kiln_draft_choose(kiln_draft *d);
 typedef enum kiln_fit { KILN_FITS, KILN_FITS_NOT, KILN_FIT_FAILED /* with an error */ } kiln_fit;
 kiln_fit kiln_draft_fit(kiln_draft *d, const kiln_budget *b);
 
-/* From now on values of more bytes are cut, in plans that are made: tests have small ones cut. */
+/* From now on values of more bytes are cut, in plans that are made: tests have small ones cut. 0: as the environment
+ * says. */
 void kiln_chunk_above(int64_t bytes);
+
+/* From now on rows are lengthened for products of any type whose dims have so many elements, on devices where that may
+ * matter: tests have small ones. 0: for those that gain by it. */
+void kiln_pitch_from(int64_t elements);
 
 enum { KILN_NEVER_GONE = INT32_MAX };
 

@@ -169,9 +169,11 @@ static inline int core_main(const struct CMUnitTest *tests, size_t n)
 {
     kiln_device devices[TEST_DEVICES];
     int ndevices = devices_under_test(devices), failed = 0;
-    const char *chunk = getenv("KILN_TEST_CHUNK");
+    const char *chunk = getenv("KILN_TEST_CHUNK"), *pitch = getenv("KILN_TEST_PITCH");
     if (chunk)
         kiln_chunk_above(atoll(chunk));
+    if (pitch)
+        kiln_pitch_from(atoll(pitch));
     for (int i = 0; i < ndevices; i++) {
         if (!kiln_set_default_device(devices[i]))
             return kiln_report(stderr);

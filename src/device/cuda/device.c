@@ -202,6 +202,7 @@ static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .kind = "cuda",
                                   .runs_on = true,
                                   .counts_products = true,
+                                  .row_bytes = 16,
                                   .roomy = 128 << 20, /* the scratch of a step of some thousand rows; not much memory */
                                   .count = kiln_cuda_count,
                                   .describe = kiln_cuda_describe,

@@ -425,6 +425,7 @@ static kiln_device_table table = {.version = KILN_DEVICE_VERSION,
                                   .kind = "sim",
                                   .runs_on = true,
                                   .finishes_convolutions = true,
+                                  .row_bytes = 16, /* so that plans are made which want that, as on CUDA */
                                   .count = sim_count,
                                   .describe = sim_describe,
                                   .open = sim_open,

@@ -193,9 +193,12 @@ static void lower_load(lowering *w, int number)
     w->reads[number].start = (uintptr_t)kiln_buffer_address(w->c->plan, w->c->binding, o->buffer);
     w->reads[number].end = w->reads[number].start + (size_t)w->c->plan->buffers[o->buffer].bytes;
     l->step = n ? stride[n - 1] : 0;
-    bool line = n <= 1 || (w->vectors && shape[n - 1] % 4 == 0);
+    /* Where rows are folded, quads begin at multiples of four from where a row does, and none goes on in the next. */
+    bool in_rows = g->reduces && w->p->r.inner == 1, row = in_rows && n > 1 && shape[n - 1] == w->p->r.reduced;
+    bool line =
+        n <= 1 || (w->vectors && shape[n - 1] % 4 == 0) || (in_rows && n > 1 && shape[n - 1] % w->p->r.reduced == 0);
     l->kind = n == 0 || (n == 1 && l->step == 0) ? KILN_CUDA_SPLAT : line ? KILN_CUDA_LINE : KILN_CUDA_ANY;
-    l->vector = line && l->step == 1 && w->vectors && !flag && aligned(l->data, cell, (kiln_dtype)o->dtype);
+    l->vector = line && l->step == 1 && (w->vectors || row) && !flag && aligned(l->data, cell, (kiln_dtype)o->dtype);
     if (n <= 1)
         return;
     l->ndim = (uint8_t)n;

@@ -1,0 +1,465 @@
+/* Pitch: the pass that lengthens rows of matrices to what a device's products want. A language model has 50,257 words,
+ * a class of convolutions 333 channels: rows of such matrices begin at odd addresses, for which libraries have slow
+ * kernels only. With a few elements more a row they are as fast as others.
+ *
+ * Everything is added beside what is there, and what nobody reads any more is pruned afterwards. For a large product
+ * three things are looked at:
+ *
+ * - Its result, where its rows do not suit: the product is written with more columns, and all readers get windows onto
+ *   those that it had.
+ * - An operand that pointwise operations made: they are written once more, with longer rows, from operands that have
+ *   longer rows, are repeated along them, or are small.
+ * - Any other operand: it is copied to longer rows.
+ *
+ * What stands in the elements that are added is never read but by what makes others of them: they repeat the first
+ * columns, so they hold nothing that the matrix does not hold anyway.
+ *
+ * A product of other sizes may be computed by another kernel of the library, so sums may be made in another order. */
+#include <stdatomic.h>
+#include <string.h>
+#include "ops/widen.h"
+#include "plan/backend.h"
+#include "plan/copy.h"
+
+extern const kiln_op kiln_op_cat, kiln_op_clone;
+
+enum {
+    LEAST = 256, /* rows, columns, and elements along the sum: so that copies cost little beside the product */
+    SMALL = 64   /* an operand with so many times fewer elements than the result may be copied */
+};
+#define LEAST_FLOP 4000000000 /* a smaller product takes some tens of microseconds in any case */
+
+typedef enum can { NOT_KNOWN, CANNOT, CAN } can;
+typedef enum treatment { LEAVE, LENGTHEN, COPY } treatment;
+
+typedef struct pitching {
+    kiln_draft *d;
+    kiln_copy copy;
+    int64_t row_bytes, unit; /* rows are lengthened to a multiple of so many elements */
+    int64_t least;
+    bool any;        /* of any type, with any work */
+    uint8_t *can;    /* by draft value: whether it can be made with longer rows */
+    bool *result;    /* by draft value: it is a product's, and made so for all readers */
+    bool *refused;   /* by draft value: somebody reads it in a way that longer rows do not allow */
+    int32_t *longer; /* by draft value: what has the longer rows, in the copy; -1: nothing yet */
+} pitching;
+
+static _Atomic int64_t forced;
+
+void kiln_pitch_from(int64_t elements)
+{
+    forced = elements;
+}
+
+/* ---- Windows ---- */
+
+static int64_t last_size(const kiln_value *v)
+{
+    return v->ndim ? v->shape[v->ndim - 1] : 1;
+}
+
+static int64_t longer_size(const pitching *p, int64_t size)
+{
+    return (size + p->unit - 1) / p->unit * p->unit;
+}
+
+/* What the window onto rows of `size` elements is when they are as long as `longer`. False: it does not show rows. */
+static bool translate(const kiln_value *window, int64_t size, int64_t longer, kiln_value *to)
+{
+    int64_t end = window->offset % size; /* the last column that it shows */
+    *to = *window;
+    to->offset = window->offset / size * longer + end;
+    for (int d = 0; d < window->ndim; d++) {
+        int64_t stride = window->stride[d];
+        if (stride < 0)
+            return false;
+        if (stride % size == 0)
+            to->stride[d] = stride / size * longer;
+        else if (stride > size && window->shape[d] > 1)
+            return false;
+        else
+            end += (window->shape[d] - 1) * stride;
+    }
+    return end < size;
+}
+
+/* The distance between rows, or between columns of a transposed matrix; 0: the library takes a copy in any case. */
+static int64_t pitch_of(const kiln_value *v)
+{
+    int64_t row = v->stride[v->ndim - 2], col = v->stride[v->ndim - 1];
+    return col == 1 ? row : row == 1 ? col : 0;
+}
+
+static bool suits(const pitching *p, const kiln_value *v, int64_t elements)
+{
+    return elements * (int64_t)kiln_dtype_size((kiln_dtype)v->dtype) % p->row_bytes == 0;
+}
+
+static const kiln_value *operand(const pitching *p, const kiln_node *n, int k)
+{
+    return &p->copy.from->values[p->copy.from->operands[n->in + k]];
+}
+
+/* ---- What can have longer rows ---- */
+
+static bool is_large(const pitching *p, const kiln_node *n)
+{
+    if (n->op->cls != KILN_CLASS_MATMUL || n->nin != 2 || n->nout != 1)
+        return false;
+    const kiln_value *a = operand(p, n, 0), *b = operand(p, n, 1), *y = &p->copy.from->values[n->out];
+    int64_t k = last_size(a), cols = last_size(b);
+    bool gains = kiln_is_half((kiln_dtype)y->dtype) || (y->dtype == KILN_F32 && p->copy.from->tf32);
+    if (!kiln_dtype_is_float((kiln_dtype)y->dtype) || b->ndim != 2 || a->ndim < 2 || k < p->least || cols < p->least)
+        return false;
+    int64_t rows = kiln_draft_numel(y) / cols;
+    return rows >= p->least && (p->any || (gains && 2.0 * (double)rows * (double)cols * (double)k >= LEAST_FLOP));
+}
+
+/* How a pointwise operation with longer rows gets an operand. */
+typedef enum source { NONE, SAME, REPEATED, LONGER, JOINED } source;
+
+static bool can_lengthen(pitching *p, int32_t base);
+
+static source source_of(pitching *p, const kiln_node *n, int k)
+{
+    const kiln_draft *d = p->d;
+    int32_t in = kiln_draft_in(d, n, k);
+    if (in < 0)
+        return SAME;
+    const kiln_value *x = operand(p, n, k), *y = &p->copy.from->values[n->out];
+    int64_t size = last_size(y);
+    int32_t base = kiln_draft_base(d, in);
+    kiln_value to;
+    if (last_size(x) == 1)
+        return SAME;
+    if (x->stride[x->ndim - 1] == 0)
+        return REPEATED;
+    if (x->stride[x->ndim - 1] != 1)
+        return NONE;
+    if (last_size(d->values[base].v) == size && x->offset % size == 0 &&
+        translate(x, size, longer_size(p, size), &to) && can_lengthen(p, base))
+        return LONGER;
+    return kiln_draft_numel(x) * SMALL <= kiln_draft_numel(y) ? JOINED : NONE;
+}
+
+static bool can_lengthen(pitching *p, int32_t base)
+{
+    const kiln_draft_value *x = &p->d->values[base];
+    if (p->can[base])
+        return p->can[base] == CAN;
+    p->can[base] = CANNOT;
+    if (x->node < 0 || x->v->ndim < 1 || last_size(x->v) < p->least)
+        return false;
+    const kiln_node *n = kiln_draft_node(p->d, x->node);
+    if (n->op->cls != KILN_CLASS_POINTWISE || n->nout != 1 || (!n->nin && x->v->ndim > 1))
+        return false;
+    for (int k = 0; k < n->nin; k++)
+        if (source_of(p, n, k) == NONE)
+            return false;
+    p->can[base] = CAN;
+    return true;
+}
+
+/* What is to be done about operand k of a large product. */
+static treatment treatment_of(pitching *p, const kiln_node *n, int k)
+{
+    const kiln_value *x = operand(p, n, k);
+    int32_t base = kiln_draft_base(p->d, kiln_draft_in(p->d, n, k));
+    const kiln_value *v = p->d->values[base].v;
+    kiln_value to;
+    if (p->result[base] || !pitch_of(x) || suits(p, x, pitch_of(x)))
+        return LEAVE;
+    bool rows = v->ndim && last_size(v) >= p->least && translate(x, last_size(v), longer_size(p, last_size(v)), &to) &&
+                suits(p, x, pitch_of(&to));
+    return rows && can_lengthen(p, base) ? LENGTHEN : COPY;
+}
+
+static void find_refused(pitching *p)
+{
+    const kiln_draft *d = p->d;
+    for (int32_t i = 0; i < d->nnodes; i++)
+        for (int k = 0; d->node_live[i] && k < kiln_draft_node(d, i)->nin; k++) {
+            int32_t in = kiln_draft_in(d, kiln_draft_node(d, i), k), base = in < 0 ? -1 : kiln_draft_base(d, in);
+            if (base < 0 || !last_size(d->values[base].v))
+                continue;
+            int64_t size = last_size(d->values[base].v);
+            kiln_value to;
+            p->refused[base] |= !translate(d->values[in].v, size, longer_size(p, size), &to);
+        }
+}
+
+/* True if there is anything to do. Says how much room that takes, at most. */
+static bool find_work(pitching *p, kiln_copy_room *room)
+{
+    const kiln_draft *d = p->d;
+    bool found = false;
+    for (int32_t i = 0; i < d->nnodes; i++) {
+        const kiln_node *n = kiln_draft_node(d, i);
+        if (!d->node_live[i] || !is_large(p, n))
+            continue;
+        int32_t out = kiln_draft_of(d, n->out);
+        const kiln_draft_value *x = &d->values[out];
+        p->result[out] = !suits(p, x->v, last_size(x->v)) && !p->refused[out] && x->output < 0 && !x->commits;
+        if (p->result[out])
+            p->can[out] = CAN;
+        found |= p->result[out] || treatment_of(p, n, 0) || treatment_of(p, n, 1);
+    }
+    for (int32_t i = 0; i < d->nnodes && found; i++) {
+        const kiln_node *n = kiln_draft_node(d, i);
+        bool again = n->nout == 1 && p->can[kiln_draft_of(d, n->out)] == CAN;
+        if (!d->node_live[i])
+            continue;
+        for (int k = 0; k < n->nin; k++)
+            again |= kiln_draft_in(d, n, k) >= 0 && p->result[kiln_draft_base(d, kiln_draft_in(d, n, k))];
+        if (again || is_large(p, n))
+            room->nodes +=
+                2 + 12 * n->nin; /* it and another one; of an operand slices, copies and what is joined, twice */
+    }
+    room->values = room->nodes;
+    room->operands = 4 * room->nodes;
+    room->ints = room->nodes;
+    return found;
+}
+
+/* ---- Writing ---- */
+
+static int32_t part_of(pitching *p, const kiln_node *n, int32_t value, int dim, int64_t size)
+{
+    kiln_value v = p->copy.to->values[value];
+    v.shape[dim] = size;
+    return kiln_copy_view(&p->copy, n, value, &v);
+}
+
+/* A value of its own memory, as large as what `like` shows. */
+static int32_t add_dense(pitching *p, int32_t like)
+{
+    int32_t out = kiln_copy_value(&p->copy, like);
+    kiln_value *v = &p->copy.to->values[out];
+    v->offset = 0;
+    kiln_dense_strides(v->ndim, v->shape, v->stride);
+    return out;
+}
+
+static int32_t dense(pitching *p, const kiln_node *n, int32_t value)
+{
+    const kiln_value *v = &p->copy.to->values[value];
+    if (kiln_is_dense(v->ndim, v->shape, v->stride))
+        return value;
+    int32_t out = add_dense(p, value);
+    kiln_copy_unary(&p->copy, n, &kiln_op_clone, value, out);
+    return out;
+}
+
+/* The value, dense, with `more` of its first slices along a dim once more behind it. */
+static int32_t joined(pitching *p, const kiln_node *n, int32_t value, int dim, int64_t more)
+{
+    int32_t first = dense(p, n, part_of(p, n, value, dim, more)), whole = dense(p, n, value);
+    int32_t out = add_dense(p, value);
+    kiln_value *v = &p->copy.to->values[out];
+    v->shape[dim] += more;
+    kiln_dense_strides(v->ndim, v->shape, v->stride);
+    kiln_node cat = kiln_copy_start(&p->copy, n, &kiln_op_cat, out);
+    kiln_copy_operand(&p->copy, &cat, whole);
+    kiln_copy_operand(&p->copy, &cat, first);
+    kiln_copy_int(&p->copy, &cat, dim);
+    kiln_copy_node(&p->copy, &cat);
+    return out;
+}
+
+static int32_t transposed(pitching *p, const kiln_node *n, int32_t value)
+{
+    kiln_value v = p->copy.to->values[value], t = v;
+    t.shape[v.ndim - 1] = v.shape[v.ndim - 2], t.shape[v.ndim - 2] = v.shape[v.ndim - 1];
+    t.stride[v.ndim - 1] = v.stride[v.ndim - 2], t.stride[v.ndim - 2] = v.stride[v.ndim - 1];
+    return kiln_copy_view(&p->copy, n, value, &t);
+}
+
+/* What `value` shows, in memory with rows that suit. */
+static int32_t copied(pitching *p, const kiln_node *n, int32_t value)
+{
+    const kiln_value *v = &p->copy.to->values[value];
+    bool turned = v->stride[v->ndim - 1] != 1;
+    int32_t rows = turned ? transposed(p, n, value) : value;
+    int dim = v->ndim - 1;
+    int64_t size = p->copy.to->values[rows].shape[dim];
+    int32_t shown = part_of(p, n, joined(p, n, rows, dim, longer_size(p, size) - size), dim, size);
+    return turned ? transposed(p, n, shown) : shown;
+}
+
+/* The window that `value` is, onto what has longer rows in the place of its base. With `all` of a row. */
+static int32_t shown(pitching *p, const kiln_node *n, int32_t value, int32_t base, bool all)
+{
+    kiln_value to;
+    int64_t size = last_size(p->d->values[base].v), longer = longer_size(p, size);
+    translate(&p->copy.from->values[value], size, longer, &to);
+    if (all)
+        to.shape[to.ndim - 1] = longer;
+    return kiln_copy_view(&p->copy, n, p->longer[base], &to);
+}
+
+/* Operand k as a node reads it that stays what it is. */
+static int32_t operand_of(pitching *p, const kiln_node *n, int k)
+{
+    int32_t value = p->copy.from->operands[n->in + k], in = kiln_draft_in(p->d, n, k);
+    int32_t base = in < 0 ? -1 : kiln_draft_base(p->d, in);
+    return base >= 0 && p->result[base] ? shown(p, n, value, base, false) : value;
+}
+
+/* A node like n of these operands, whose result has longer rows. */
+static int32_t write_longer(pitching *p, const kiln_node *n, const int32_t *in)
+{
+    int32_t out = kiln_copy_value(&p->copy, n->out);
+    kiln_value *v = &p->copy.to->values[out];
+    v->shape[v->ndim - 1] = longer_size(p, last_size(v));
+    kiln_dense_strides(v->ndim, v->shape, v->stride);
+    kiln_node x = *n;
+    x.in = (int32_t)p->copy.to->noperands;
+    x.nin = 0;
+    for (int k = 0; k < n->nin; k++)
+        kiln_copy_operand(&p->copy, &x, in[k]);
+    x.out = out;
+    kiln_copy_node(&p->copy, &x);
+    p->longer[kiln_draft_of(p->d, n->out)] = out;
+    return out;
+}
+
+static void lengthen(pitching *p, int32_t base)
+{
+    const kiln_node *n = kiln_draft_node(p->d, p->d->values[base].node);
+    int32_t in[KILN_MAX_INPUTS];
+    int64_t size = last_size(p->d->values[base].v), longer = longer_size(p, size);
+    if (p->longer[base] >= 0)
+        return;
+    for (int k = 0; k < n->nin; k++) {
+        int32_t value = p->copy.from->operands[n->in + k], own = kiln_draft_in(p->d, n, k);
+        source from = source_of(p, n, k);
+        if (from == LONGER) {
+            lengthen(p, kiln_draft_base(p->d, own));
+            in[k] = shown(p, n, value, kiln_draft_base(p->d, own), true);
+            continue;
+        }
+        in[k] = operand_of(p, n, k);
+        int dim = value < 0 ? 0 : p->copy.from->values[value].ndim - 1;
+        if (from == REPEATED)
+            in[k] = part_of(p, n, in[k], dim, longer);
+        else if (from == JOINED)
+            in[k] = joined(p, n, in[k], dim, longer - size);
+    }
+    write_longer(p, n, in);
+}
+
+/* Operand k of a large product, with rows that suit. */
+static int32_t treated(pitching *p, const kiln_node *n, int k)
+{
+    int32_t value = p->copy.from->operands[n->in + k], base = kiln_draft_base(p->d, kiln_draft_in(p->d, n, k));
+    switch (treatment_of(p, n, k)) {
+    case LENGTHEN: lengthen(p, base); return shown(p, n, value, base, false);
+    case COPY: return copied(p, n, operand_of(p, n, k));
+    default: return operand_of(p, n, k);
+    }
+}
+
+/* The second operand of a product [rows, k] · [k, columns] with more columns. */
+static int32_t with_columns(pitching *p, const kiln_node *n)
+{
+    int32_t value = operand_of(p, n, 1);
+    const kiln_value *v = &p->copy.to->values[value];
+    int64_t more = longer_size(p, v->shape[1]) - v->shape[1];
+    if (v->stride[0] != 1)
+        return joined(p, n, value, 1, more);
+    int32_t rows = joined(p, n, transposed(p, n, value), 0, more);
+    v = &p->copy.to->values[rows];
+    return transposed(p, n, suits(p, v, v->shape[1]) ? rows : copied(p, n, rows));
+}
+
+static void write_product(pitching *p, const kiln_node *n)
+{
+    bool longer = p->result[kiln_draft_of(p->d, n->out)];
+    int32_t in[2] = {treated(p, n, 0), longer ? with_columns(p, n) : treated(p, n, 1)};
+    if (longer) {
+        write_longer(p, n, in);
+        kiln_copy_node(&p->copy, n); /* nobody reads it, but there may be views of it that nobody reads */
+        return;
+    }
+    kiln_node x = *n;
+    x.in = (int32_t)p->copy.to->noperands;
+    x.nin = 0;
+    for (int k = 0; k < 2; k++)
+        kiln_copy_operand(&p->copy, &x, in[k]);
+    kiln_copy_node(&p->copy, &x);
+}
+
+/* Rows of two dims, one behind the other. */
+static bool may_be_pitched(const pitching *p, const kiln_node *n, int k, int32_t value)
+{
+    const kiln_value *v = &p->copy.to->values[value];
+    return n->op->pitched && k == 0 && v->ndim == 2 && v->stride[1] == 1 &&
+           p->copy.from->ints[n->ints + n->op->along - 1] == 1;
+}
+
+static void write_node(pitching *p, const kiln_node *n)
+{
+    int32_t in[KILN_MAX_INPUTS];
+    bool other = false;
+    for (int k = 0; k < n->nin; k++) {
+        in[k] = operand_of(p, n, k);
+        if (in[k] != p->copy.from->operands[n->in + k] && kiln_needs_dense(n->op->cls) &&
+            !may_be_pitched(p, n, k, in[k]))
+            in[k] = dense(p, n, in[k]);
+        other |= in[k] != p->copy.from->operands[n->in + k];
+    }
+    kiln_node x = *n;
+    if (other) {
+        x.in = (int32_t)p->copy.to->noperands;
+        x.nin = 0;
+        for (int k = 0; k < n->nin; k++)
+            kiln_copy_operand(&p->copy, &x, in[k]);
+    }
+    kiln_copy_node(&p->copy, &x);
+}
+
+static void write_all(pitching *p)
+{
+    const kiln_draft *d = p->d;
+    for (int32_t i = 0; i < d->nnodes; i++) {
+        const kiln_node *n = kiln_draft_node(d, i);
+        if (!d->node_live[i])
+            kiln_copy_node(&p->copy, n);
+        else if (is_large(p, n))
+            write_product(p, n);
+        else
+            write_node(p, n);
+    }
+}
+
+bool kiln_draft_pitch(kiln_draft *d)
+{
+    int64_t bytes = kiln_backend_row_bytes(d->plan->device), few = forced;
+    if (!bytes)
+        return true;
+    pitching p = {.d = d, .copy = {.from = d->tr}, .row_bytes = bytes, .unit = bytes / 2, .any = few > 0};
+    p.least = p.any ? few : LEAST;
+    p.least = p.least < p.unit ? p.unit : p.least; /* the first columns are repeated: there are enough of them */
+    bool any = false;
+    kiln_draft_prune(d);
+    for (int32_t i = 0; i < d->nnodes && !any; i++)
+        any = d->node_live[i] && is_large(&p, kiln_draft_node(d, i));
+    if (!any)
+        return true;
+    kiln_copy_room room = {0};
+    p.can = KILN_ARENA_NEW(&d->scratch, uint8_t, d->nvalues);
+    p.result = KILN_ARENA_NEW(&d->scratch, bool, d->nvalues);
+    p.refused = KILN_ARENA_NEW(&d->scratch, bool, d->nvalues);
+    p.longer = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
+    if (!p.can || !p.result || !p.refused || !p.longer)
+        return false;
+    memset(p.longer, -1, (size_t)d->nvalues * sizeof *p.longer);
+    find_refused(&p);
+    if (!find_work(&p, &room))
+        return true;
+    if (!kiln_copy_begin(&p.copy, d, room))
+        return false;
+    write_all(&p);
+    d->tr = p.copy.to;
+    return kiln_draft_import(d) && kiln_draft_merge(d);
+}
