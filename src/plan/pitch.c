@@ -1,18 +1,18 @@
 /* Pitch: the pass that lengthens rows of matrices to what a device's products want. A language model has 50,257 words,
- * a class of convolutions 333 channels: rows of such matrices begin at odd addresses, for which libraries have slow
- * kernels only. With a few elements more a row they are as fast as others.
+ * a network for speech 333 features: rows of such matrices begin at odd addresses, for which libraries have slow
+ * kernels only, and as slow they are where rows begin well and end oddly. With a few elements more a row, and a few
+ * rows more of zeros along the sum, they are as fast as others.
  *
- * Everything is added beside what is there, and what nobody reads any more is pruned afterwards. For a large product
- * three things are looked at:
+ * Everything is added beside what is there, and what nobody reads any more is pruned afterwards. Of a large product
  *
- * - Its result, where its rows do not suit: the product is written with more columns, and all readers get windows onto
- *   those that it had.
- * - An operand that pointwise operations made: they are written once more, with longer rows, from operands that have
- *   longer rows, are repeated along them, or are small.
- * - Any other operand: it is copied to longer rows.
+ * - an operand that pointwise operations made is made once more, with longer rows, from operands that have longer rows,
+ *   are repeated along them, or are small; any other one is copied to longer rows;
+ * - the result gets the rows and columns that come of it, and all readers windows onto those that it had. Where
+ * somebody reads it otherwise, or it is kept, it is copied from there.
  *
- * What stands in the elements that are added is never read but by what makes others of them: they repeat the first
- * columns, so they hold nothing that the matrix does not hold anyway.
+ * The elements that are added repeat the first ones, so they hold nothing that the matrix does not hold anyway, and
+ * nobody reads them but what makes others of them. Along the sum those of the first operand meet zeros of the second:
+ * only what was not finite before changes by that, from infinite to NaN.
  *
  * A product of other sizes may be computed by another kernel of the library, so sums may be made in another order. */
 #include <stdatomic.h>
@@ -21,7 +21,7 @@
 #include "plan/backend.h"
 #include "plan/copy.h"
 
-extern const kiln_op kiln_op_cat, kiln_op_clone;
+extern const kiln_op kiln_op_cat, kiln_op_cast, kiln_op_clone;
 
 enum {
     LEAST = 256, /* rows, columns, and elements along the sum: so that copies cost little beside the product */
@@ -30,7 +30,11 @@ enum {
 #define LEAST_FLOP 4000000000 /* a smaller product takes some tens of microseconds in any case */
 
 typedef enum can { NOT_KNOWN, CANNOT, CAN } can;
-typedef enum treatment { LEAVE, LENGTHEN, COPY } treatment;
+
+/* Of a product [m, k] · [k, n]: which of its sizes are too odd. */
+typedef struct oddness {
+    bool m, n, k;
+} oddness;
 
 typedef struct pitching {
     kiln_draft *d;
@@ -39,7 +43,7 @@ typedef struct pitching {
     int64_t least;
     bool any;        /* of any type, with any work */
     uint8_t *can;    /* by draft value: whether it can be made with longer rows */
-    bool *result;    /* by draft value: it is a product's, and made so for all readers */
+    int64_t *row;    /* by draft value: how long its rows are, if it is a product's and made so for all readers */
     bool *refused;   /* by draft value: somebody reads it in a way that longer rows do not allow */
     int32_t *longer; /* by draft value: what has the longer rows, in the copy; -1: nothing yet */
 } pitching;
@@ -83,11 +87,15 @@ static bool translate(const kiln_value *window, int64_t size, int64_t longer, ki
     return end < size;
 }
 
-/* The distance between rows, or between columns of a transposed matrix; 0: the library takes a copy in any case. */
-static int64_t pitch_of(const kiln_value *v)
+/* The dim without gaps: of what has none the library takes a copy that has its last one. */
+static int packed_dim(const kiln_value *v)
 {
-    int64_t row = v->stride[v->ndim - 2], col = v->stride[v->ndim - 1];
-    return col == 1 ? row : row == 1 ? col : 0;
+    return v->stride[v->ndim - 1] != 1 && v->stride[v->ndim - 2] == 1 ? v->ndim - 2 : v->ndim - 1;
+}
+
+static int other_dim(const kiln_value *v)
+{
+    return packed_dim(v) == v->ndim - 1 ? v->ndim - 2 : v->ndim - 1;
 }
 
 static bool suits(const pitching *p, const kiln_value *v, int64_t elements)
@@ -151,7 +159,7 @@ static bool can_lengthen(pitching *p, int32_t base)
     if (x->node < 0 || x->v->ndim < 1 || last_size(x->v) < p->least)
         return false;
     const kiln_node *n = kiln_draft_node(p->d, x->node);
-    if (n->op->cls != KILN_CLASS_POINTWISE || n->nout != 1 || (!n->nin && x->v->ndim > 1))
+    if (n->op->cls != KILN_CLASS_POINTWISE || n->nout != 1 || !n->nin) /* what counts would go on counting */
         return false;
     for (int k = 0; k < n->nin; k++)
         if (source_of(p, n, k) == NONE)
@@ -160,18 +168,37 @@ static bool can_lengthen(pitching *p, int32_t base)
     return true;
 }
 
-/* What is to be done about operand k of a large product. */
-static treatment treatment_of(pitching *p, const kiln_node *n, int k)
+static oddness oddness_of(const pitching *p, const kiln_node *n)
 {
-    const kiln_value *x = operand(p, n, k);
-    int32_t base = kiln_draft_base(p->d, kiln_draft_in(p->d, n, k));
-    const kiln_value *v = p->d->values[base].v;
+    const kiln_value *a = operand(p, n, 0), *b = operand(p, n, 1);
+    bool a_by_k = packed_dim(a) == a->ndim - 1, b_by_k = packed_dim(b) == 0;
+    return (oddness){.m = a->ndim == 2 && !a_by_k && !suits(p, a, a->shape[0]),
+                     .n = !suits(p, b, b->shape[1]),
+                     .k = (a_by_k || b_by_k) && !suits(p, b, b->shape[0])};
+}
+
+/* Whether all of an operand's rows, as its base has them, can be had longer. */
+static bool shows_rows(const pitching *p, const kiln_value *x, int32_t base)
+{
+    int64_t size = last_size(p->d->values[base].v);
     kiln_value to;
-    if (p->result[base] || !pitch_of(x) || suits(p, x, pitch_of(x)))
-        return LEAVE;
-    bool rows = v->ndim && last_size(v) >= p->least && translate(x, last_size(v), longer_size(p, last_size(v)), &to) &&
-                suits(p, x, pitch_of(&to));
-    return rows && can_lengthen(p, base) ? LENGTHEN : COPY;
+    return x->stride[packed_dim(x)] == 1 && x->shape[packed_dim(x)] == size && x->offset % size == 0 &&
+           translate(x, size, longer_size(p, size), &to);
+}
+
+/* Rows that are even, and begin at odd places. */
+static bool begins_oddly(const pitching *p, const kiln_value *x)
+{
+    return x->stride[packed_dim(x)] == 1 && !suits(p, x, x->stride[other_dim(x)]);
+}
+
+static bool is_touched(const pitching *p, const kiln_node *n)
+{
+    oddness odd = oddness_of(p, n);
+    for (int k = 0; k < 2; k++)
+        if (begins_oddly(p, operand(p, n, k)))
+            return true;
+    return odd.m || odd.n || odd.k;
 }
 
 static void find_refused(pitching *p)
@@ -199,10 +226,14 @@ static bool find_work(pitching *p, kiln_copy_room *room)
             continue;
         int32_t out = kiln_draft_of(d, n->out);
         const kiln_draft_value *x = &d->values[out];
-        p->result[out] = !suits(p, x->v, last_size(x->v)) && !p->refused[out] && x->output < 0 && !x->commits;
-        if (p->result[out])
+        oddness odd = oddness_of(p, n);
+        if ((odd.m || odd.n) && !p->refused[out] && x->output < 0 && !x->commits)
+            p->row[out] = odd.n ? longer_size(p, last_size(x->v)) : last_size(x->v);
+        if (p->row[out] && odd.n)
             p->can[out] = CAN;
-        found |= p->result[out] || treatment_of(p, n, 0) || treatment_of(p, n, 1);
+        for (int k = 0; k < 2; k++)
+            can_lengthen(p, kiln_draft_base(d, kiln_draft_in(d, n, k)));
+        found |= is_touched(p, n);
     }
     for (int32_t i = 0; i < d->nnodes && found; i++) {
         const kiln_node *n = kiln_draft_node(d, i);
@@ -210,10 +241,10 @@ static bool find_work(pitching *p, kiln_copy_room *room)
         if (!d->node_live[i])
             continue;
         for (int k = 0; k < n->nin; k++)
-            again |= kiln_draft_in(d, n, k) >= 0 && p->result[kiln_draft_base(d, kiln_draft_in(d, n, k))];
+            again |= kiln_draft_in(d, n, k) >= 0 && p->row[kiln_draft_base(d, kiln_draft_in(d, n, k))];
         if (again || is_large(p, n))
             room->nodes +=
-                2 + 12 * n->nin; /* it and another one; of an operand slices, copies and what is joined, twice */
+                4 + 24 * n->nin; /* it and another one; of an operand slices, copies and what is joined, twice */
     }
     room->values = room->nodes;
     room->operands = 4 * room->nodes;
@@ -250,17 +281,33 @@ static int32_t dense(pitching *p, const kiln_node *n, int32_t value)
     return out;
 }
 
-/* The value, dense, with `more` of its first slices along a dim once more behind it. */
-static int32_t joined(pitching *p, const kiln_node *n, int32_t value, int dim, int64_t more)
+/* Zeros like what the value shows: nothing is less than itself, whatever it is. */
+static int32_t zeros_like(pitching *p, const kiln_node *n, int32_t value)
 {
-    int32_t first = dense(p, n, part_of(p, n, value, dim, more)), whole = dense(p, n, value);
-    int32_t out = add_dense(p, value);
+    int32_t less = add_dense(p, value), out = add_dense(p, value);
+    p->copy.to->values[less].dtype = KILN_BOOL;
+    kiln_node lt = kiln_copy_start(&p->copy, n, kiln_pw_op(KILN_PW_lt), less);
+    kiln_copy_operand(&p->copy, &lt, value);
+    kiln_copy_operand(&p->copy, &lt, value);
+    kiln_copy_node(&p->copy, &lt);
+    kiln_node cast = kiln_copy_start(&p->copy, n, &kiln_op_cast, out);
+    kiln_copy_operand(&p->copy, &cast, less);
+    kiln_copy_int(&p->copy, &cast, p->copy.to->values[out].dtype);
+    kiln_copy_node(&p->copy, &cast);
+    return out;
+}
+
+/* The value, dense, with `more` slices along a dim behind it: zeros, or its first ones once more. */
+static int32_t joined(pitching *p, const kiln_node *n, int32_t value, int dim, int64_t more, bool zeros)
+{
+    int32_t first = part_of(p, n, value, dim, more), whole = dense(p, n, value);
+    int32_t last = zeros ? zeros_like(p, n, first) : dense(p, n, first), out = add_dense(p, value);
     kiln_value *v = &p->copy.to->values[out];
     v->shape[dim] += more;
     kiln_dense_strides(v->ndim, v->shape, v->stride);
     kiln_node cat = kiln_copy_start(&p->copy, n, &kiln_op_cat, out);
     kiln_copy_operand(&p->copy, &cat, whole);
-    kiln_copy_operand(&p->copy, &cat, first);
+    kiln_copy_operand(&p->copy, &cat, last);
     kiln_copy_int(&p->copy, &cat, dim);
     kiln_copy_node(&p->copy, &cat);
     return out;
@@ -274,26 +321,39 @@ static int32_t transposed(pitching *p, const kiln_node *n, int32_t value)
     return kiln_copy_view(&p->copy, n, value, &t);
 }
 
-/* What `value` shows, in memory with rows that suit. */
-static int32_t copied(pitching *p, const kiln_node *n, int32_t value)
+/* A matrix with `more` along one of its dims, with the same dim without gaps. */
+static int32_t extended(pitching *p, const kiln_node *n, int32_t value, int dim, int64_t more, bool zeros)
 {
     const kiln_value *v = &p->copy.to->values[value];
-    bool turned = v->stride[v->ndim - 1] != 1;
-    int32_t rows = turned ? transposed(p, n, value) : value;
-    int dim = v->ndim - 1;
-    int64_t size = p->copy.to->values[rows].shape[dim];
-    int32_t shown = part_of(p, n, joined(p, n, rows, dim, longer_size(p, size) - size), dim, size);
-    return turned ? transposed(p, n, shown) : shown;
+    int last = v->ndim - 1, packed = packed_dim(v);
+    if (packed == last)
+        return joined(p, n, value, dim, more, zeros);
+    int32_t rows = joined(p, n, transposed(p, n, value), dim == packed ? last : last - 1, more, zeros);
+    return transposed(p, n, rows);
 }
 
-/* The window that `value` is, onto what has longer rows in the place of its base. With `all` of a row. */
-static int32_t shown(pitching *p, const kiln_node *n, int32_t value, int32_t base, bool all)
+/* What `value` shows, which is even, in memory of its own. */
+static int32_t dense_rows(pitching *p, const kiln_node *n, int32_t value)
+{
+    const kiln_value *v = &p->copy.to->values[value];
+    bool turned = packed_dim(v) != v->ndim - 1;
+    int32_t rows = dense(p, n, turned ? transposed(p, n, value) : value);
+    return turned ? transposed(p, n, rows) : rows;
+}
+
+static int64_t row_of(const pitching *p, int32_t base)
+{
+    return p->row[base] ? p->row[base] : longer_size(p, last_size(p->d->values[base].v));
+}
+
+/* The window that `value` is, onto what has longer rows in the place of its base. With `all` of a row along a dim; -1:
+ * what it showed. */
+static int32_t shown(pitching *p, const kiln_node *n, int32_t value, int32_t base, int all)
 {
     kiln_value to;
-    int64_t size = last_size(p->d->values[base].v), longer = longer_size(p, size);
-    translate(&p->copy.from->values[value], size, longer, &to);
-    if (all)
-        to.shape[to.ndim - 1] = longer;
+    translate(&p->copy.from->values[value], last_size(p->d->values[base].v), row_of(p, base), &to);
+    if (all >= 0)
+        to.shape[all] = row_of(p, base);
     return kiln_copy_view(&p->copy, n, p->longer[base], &to);
 }
 
@@ -302,16 +362,12 @@ static int32_t operand_of(pitching *p, const kiln_node *n, int k)
 {
     int32_t value = p->copy.from->operands[n->in + k], in = kiln_draft_in(p->d, n, k);
     int32_t base = in < 0 ? -1 : kiln_draft_base(p->d, in);
-    return base >= 0 && p->result[base] ? shown(p, n, value, base, false) : value;
+    return base >= 0 && p->row[base] ? shown(p, n, value, base, -1) : value;
 }
 
-/* A node like n of these operands, whose result has longer rows. */
-static int32_t write_longer(pitching *p, const kiln_node *n, const int32_t *in)
+/* A node like n of these operands. */
+static void write_like(pitching *p, const kiln_node *n, const int32_t *in, int32_t out)
 {
-    int32_t out = kiln_copy_value(&p->copy, n->out);
-    kiln_value *v = &p->copy.to->values[out];
-    v->shape[v->ndim - 1] = longer_size(p, last_size(v));
-    kiln_dense_strides(v->ndim, v->shape, v->stride);
     kiln_node x = *n;
     x.in = (int32_t)p->copy.to->noperands;
     x.nin = 0;
@@ -319,7 +375,17 @@ static int32_t write_longer(pitching *p, const kiln_node *n, const int32_t *in)
         kiln_copy_operand(&p->copy, &x, in[k]);
     x.out = out;
     kiln_copy_node(&p->copy, &x);
-    p->longer[kiln_draft_of(p->d, n->out)] = out;
+}
+
+/* A result like n's with these last dims. */
+static int32_t add_result(pitching *p, const kiln_node *n, int64_t rows, int64_t columns)
+{
+    int32_t out = kiln_copy_value(&p->copy, n->out);
+    kiln_value *v = &p->copy.to->values[out];
+    if (v->ndim > 1)
+        v->shape[v->ndim - 2] = rows;
+    v->shape[v->ndim - 1] = columns;
+    kiln_dense_strides(v->ndim, v->shape, v->stride);
     return out;
 }
 
@@ -335,7 +401,7 @@ static void lengthen(pitching *p, int32_t base)
         source from = source_of(p, n, k);
         if (from == LONGER) {
             lengthen(p, kiln_draft_base(p->d, own));
-            in[k] = shown(p, n, value, kiln_draft_base(p->d, own), true);
+            in[k] = shown(p, n, value, kiln_draft_base(p->d, own), p->copy.from->values[value].ndim - 1);
             continue;
         }
         in[k] = operand_of(p, n, k);
@@ -343,50 +409,56 @@ static void lengthen(pitching *p, int32_t base)
         if (from == REPEATED)
             in[k] = part_of(p, n, in[k], dim, longer);
         else if (from == JOINED)
-            in[k] = joined(p, n, in[k], dim, longer - size);
+            in[k] = joined(p, n, in[k], dim, longer - size, false);
     }
-    write_longer(p, n, in);
+    const kiln_value *y = &p->copy.from->values[n->out];
+    p->longer[base] = add_result(p, n, y->ndim > 1 ? y->shape[y->ndim - 2] : 1, longer);
+    write_like(p, n, in, p->longer[base]);
 }
 
-/* Operand k of a large product, with rows that suit. */
-static int32_t treated(pitching *p, const kiln_node *n, int k)
+/* Operand k of a large product with so many rows and columns, which suit. The second one has zeros along the sum. */
+static int32_t operand_with(pitching *p, const kiln_node *n, int k, const int64_t *wanted)
 {
     int32_t value = p->copy.from->operands[n->in + k], base = kiln_draft_base(p->d, kiln_draft_in(p->d, n, k));
-    switch (treatment_of(p, n, k)) {
-    case LENGTHEN: lengthen(p, base); return shown(p, n, value, base, false);
-    case COPY: return copied(p, n, operand_of(p, n, k));
-    default: return operand_of(p, n, k);
-    }
-}
-
-/* The second operand of a product [rows, k] · [k, columns] with more columns. */
-static int32_t with_columns(pitching *p, const kiln_node *n)
-{
-    int32_t value = operand_of(p, n, 1);
-    const kiln_value *v = &p->copy.to->values[value];
-    int64_t more = longer_size(p, v->shape[1]) - v->shape[1];
-    if (v->stride[0] != 1)
-        return joined(p, n, value, 1, more);
-    int32_t rows = joined(p, n, transposed(p, n, value), 0, more);
-    v = &p->copy.to->values[rows];
-    return transposed(p, n, suits(p, v, v->shape[1]) ? rows : copied(p, n, rows));
+    const kiln_value *x = operand(p, n, k);
+    int first = x->ndim - 2, packed = packed_dim(x), other = other_dim(x);
+    int64_t more = wanted[packed - first] - x->shape[packed], others = wanted[other - first] - x->shape[other];
+    bool zeros = k == 1 && packed == 0 && more, longer = (more || begins_oddly(p, x)) && p->can[base] == CAN && !zeros;
+    int32_t to;
+    if (longer && shows_rows(p, x, base)) {
+        if (!p->row[base])
+            lengthen(p, base);
+        to = shown(p, n, value, base, more ? packed : -1);
+    } else if (more)
+        to = extended(p, n, operand_of(p, n, k), packed, more, zeros);
+    else if (begins_oddly(p, x) && !p->row[base])
+        to = dense_rows(p, n, value);
+    else
+        to = operand_of(p, n, k);
+    return others ? extended(p, n, to, other, others, k == 1 && other == 0) : to;
 }
 
 static void write_product(pitching *p, const kiln_node *n)
 {
-    bool longer = p->result[kiln_draft_of(p->d, n->out)];
-    int32_t in[2] = {treated(p, n, 0), longer ? with_columns(p, n) : treated(p, n, 1)};
-    if (longer) {
-        write_longer(p, n, in);
-        kiln_copy_node(&p->copy, n); /* nobody reads it, but there may be views of it that nobody reads */
+    oddness odd = oddness_of(p, n);
+    int32_t base = kiln_draft_of(p->d, n->out), out = n->out;
+    const kiln_value *a = operand(p, n, 0), *b = operand(p, n, 1);
+    int64_t rows = a->shape[a->ndim - 2], columns = b->shape[1], inner = b->shape[0];
+    int64_t m = odd.m ? longer_size(p, rows) : rows, k = odd.k ? longer_size(p, inner) : inner,
+            c = odd.n ? longer_size(p, columns) : columns;
+    int32_t in[2] = {operand_with(p, n, 0, (int64_t[]){m, k}), operand_with(p, n, 1, (int64_t[]){k, c})};
+    if (odd.m || odd.n)
+        out = add_result(p, n, m, c);
+    write_like(p, n, in, out);
+    if (out == n->out)
         return;
-    }
-    kiln_node x = *n;
-    x.in = (int32_t)p->copy.to->noperands;
-    x.nin = 0;
-    for (int k = 0; k < 2; k++)
-        kiln_copy_operand(&p->copy, &x, in[k]);
-    kiln_copy_node(&p->copy, &x);
+    p->longer[base] = out;
+    kiln_value whole = p->copy.from->values[n->out];
+    translate(&p->copy.from->values[n->out], columns, c, &whole);
+    if (p->row[base])
+        kiln_copy_node(&p->copy, n); /* nobody reads it, but there may be views of it that nobody reads */
+    else
+        kiln_copy_unary(&p->copy, n, &kiln_op_clone, kiln_copy_view(&p->copy, n, out, &whole), n->out);
 }
 
 /* Rows of two dims, one behind the other. */
@@ -408,14 +480,10 @@ static void write_node(pitching *p, const kiln_node *n)
             in[k] = dense(p, n, in[k]);
         other |= in[k] != p->copy.from->operands[n->in + k];
     }
-    kiln_node x = *n;
-    if (other) {
-        x.in = (int32_t)p->copy.to->noperands;
-        x.nin = 0;
-        for (int k = 0; k < n->nin; k++)
-            kiln_copy_operand(&p->copy, &x, in[k]);
-    }
-    kiln_copy_node(&p->copy, &x);
+    if (other)
+        write_like(p, n, in, n->out);
+    else
+        kiln_copy_node(&p->copy, n);
 }
 
 static void write_all(pitching *p)
@@ -425,7 +493,7 @@ static void write_all(pitching *p)
         const kiln_node *n = kiln_draft_node(d, i);
         if (!d->node_live[i])
             kiln_copy_node(&p->copy, n);
-        else if (is_large(p, n))
+        else if (is_large(p, n) && is_touched(p, n))
             write_product(p, n);
         else
             write_node(p, n);
@@ -448,10 +516,10 @@ bool kiln_draft_pitch(kiln_draft *d)
         return true;
     kiln_copy_room room = {0};
     p.can = KILN_ARENA_NEW(&d->scratch, uint8_t, d->nvalues);
-    p.result = KILN_ARENA_NEW(&d->scratch, bool, d->nvalues);
+    p.row = KILN_ARENA_NEW(&d->scratch, int64_t, d->nvalues);
     p.refused = KILN_ARENA_NEW(&d->scratch, bool, d->nvalues);
     p.longer = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
-    if (!p.can || !p.result || !p.refused || !p.longer)
+    if (!p.can || !p.row || !p.refused || !p.longer)
         return false;
     memset(p.longer, -1, (size_t)d->nvalues * sizeof *p.longer);
     find_refused(&p);
