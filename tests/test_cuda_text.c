@@ -259,6 +259,29 @@ static void test_waves_are_in_order(void **state)
     assert_int_equal(counted("fake_wrong_waves"), 0);
 }
 
+/* A network has kernels for each kind of layer, however many layers there are. */
+static void test_layers_share(void **state)
+{
+    (void)state;
+    static const char *const networks[] = {"gpt2:layers=12,embed=64,heads=2,vocabulary=97,context=40",
+                                           "llama:layers=12,embed=64,heads=4,kv_heads=2,vocabulary=97,context=40",
+                                           "bert:layers=12,embed=64,heads=2,vocabulary=97,context=40"};
+    assert_int_equal(setenv("KILN_CUDA_JIT", "0", 1), 0); /* counted, not compiled */
+    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
+        for (int half = 0; half < 2; half++) {
+            amp = half ? KILN_BF16 : KILN_F32;
+            int texts = counted("fake_texts"), all = counted("fake_chains") + counted("fake_groups");
+            step(networks[i], 64, 40, NULL);
+            texts = counted("fake_texts") - texts;
+            all = counted("fake_chains") + counted("fake_groups") - all;
+            if (getenv("KILN_TEST_SAY"))
+                print_message("%s, %s: %d texts for %d kernels\n", networks[i], kiln_dtype_name(amp), texts, all);
+            assert_in_range(texts, 1, all / 2);
+        }
+    amp = KILN_F32;
+    unsetenv("KILN_CUDA_JIT");
+}
+
 int main(void)
 {
     if (!fake_cuda_wanted()) {
@@ -272,17 +295,12 @@ int main(void)
     }
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),
-                                       cmocka_unit_test(test_samples),
-                                       cmocka_unit_test(test_slabs),
-                                       cmocka_unit_test(test_tf32),
-                                       cmocka_unit_test(test_autocast),
-                                       cmocka_unit_test(test_scaled),
-                                       cmocka_unit_test(test_parts),
-                                       cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_augmented),
-                                       cmocka_unit_test(test_not_kept),
-                                       cmocka_unit_test(test_waves_are_in_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),      cmocka_unit_test(test_layers_share),
+                                       cmocka_unit_test(test_samples),  cmocka_unit_test(test_slabs),
+                                       cmocka_unit_test(test_tf32),     cmocka_unit_test(test_autocast),
+                                       cmocka_unit_test(test_scaled),   cmocka_unit_test(test_parts),
+                                       cmocka_unit_test(test_groups),   cmocka_unit_test(test_augmented),
+                                       cmocka_unit_test(test_not_kept), cmocka_unit_test(test_waves_are_in_order)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
+#include "core/hash.h"
 #include "device/cuda/compile/codegen.h"
 #include "device/cuda/gemm/choice.h"
 #include "device/cuda/launch/through.h"
@@ -128,9 +129,10 @@ static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 
 /* ---- Lowering ---- */
 
-static int chains, groups, whole_steps, slabs, wrong_waves, waves, links, chosen, unlike;
+static int texts, chains, groups, whole_steps, slabs, wrong_waves, waves, links, chosen, unlike;
 
 KILN_PLUGIN_API int fake_chains(void);      /* how many were compiled */
+KILN_PLUGIN_API int fake_texts(void);       /* how many different ones, of all kinds */
 KILN_PLUGIN_API int fake_groups(void);      /* of groups that are in none */
 KILN_PLUGIN_API int fake_whole_steps(void); /* chains that were a whole plan */
 KILN_PLUGIN_API int fake_slabs(void);       /* their steps that are done in slabs */
@@ -139,6 +141,11 @@ KILN_PLUGIN_API int fake_links(void);       /* likewise */
 KILN_PLUGIN_API int fake_wrong_waves(void); /* whose parts are not all of their steps, each once, longest first */
 KILN_PLUGIN_API int fake_chosen(void); /* products that are to be computed as they were in another plan, by tiles … */
 KILN_PLUGIN_API int fake_unlike(void); /* … and kernels that are not computed as they are to be */
+
+int fake_texts(void)
+{
+    return texts;
+}
 
 int fake_chains(void)
 {
@@ -219,8 +226,23 @@ static bool take(void *context, const void *cubin, size_t bytes)
     return bytes > 0;
 }
 
+/* Whether the text is a new one; the texts of a test fit. */
+static bool is_new(const char *text)
+{
+    static uint64_t seen[1024];
+    uint64_t hash = 1;
+    for (const char *t = text; *t; t++)
+        hash = kiln_mix(hash, (unsigned char)*t);
+    for (int i = 0; i < texts; i++)
+        if (seen[i] == hash)
+            return false;
+    seen[texts % 1024] = hash;
+    return true;
+}
+
 static bool compiles(const char *text)
 {
+    texts += is_new(text);
     return kiln_cuda_compiles() == 0 ||
            (kiln_cuda_compile(text, 80, take, NULL) && kiln_cuda_compile(text, 90, take, NULL));
 }

@@ -170,6 +170,32 @@ static bool make_links(kiln_cuda_chain *chain, const kiln_cuda_call *c)
     return true;
 }
 
+static int64_t words_end(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
+{
+    return l + 1 < chain->links + chain->nlinks ? l[1].words : chain->nwords;
+}
+
+bool kiln_cuda_has_scalars(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
+{
+    return l->words < words_end(chain, l);
+}
+
+int32_t kiln_cuda_first_scalar(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
+{
+    int32_t first = INT32_MAX;
+    for (int64_t i = l->words; i < words_end(chain, l); i++)
+        first = chain->words[i].scalar < first ? chain->words[i].scalar : first;
+    return first < INT32_MAX ? first : 0;
+}
+
+int kiln_cuda_scalars_before(const kiln_cuda_chain *chain, const kiln_cuda_link *l)
+{
+    int n = 0;
+    for (const kiln_cuda_link *before = chain->links; before < l; before++)
+        n += kiln_cuda_has_scalars(chain, before);
+    return n;
+}
+
 static int64_t find_place(const kiln_cuda_chain *chain, const kiln_cuda_pointer *p)
 {
     for (int64_t i = 0; i < chain->nplaces; i++) {
@@ -196,11 +222,13 @@ static bool find_places(kiln_cuda_chain *chain)
     return true;
 }
 
-/* Scalars are words of the parameters, or one word says where they are. */
+/* Scalars are words of the parameters, or one word says where they are, and one for each link that has any which its
+ * first one is. */
 static bool make_multirun(kiln_cuda_chain *chain)
 {
     return kiln_cuda_multirun_init(&chain->multirun, sizeof(kiln_cuda_chain_parameters), chain->nplaces,
-                                   chain->alone ? chain->nwords : 1, chain->alone ? kiln_cuda_runs_wanted() : 1);
+                                   chain->alone ? chain->nwords : 1 + chain->nlinks,
+                                   chain->alone ? kiln_cuda_runs_wanted() : 1);
 }
 
 kiln_cuda_chain *kiln_cuda_chain_new(const kiln_cuda_call *c, const kiln_cuda_waits *w, int32_t first, int32_t end,
@@ -250,6 +278,15 @@ void kiln_cuda_chain_own(kiln_cuda_chain *chain, int32_t buffer, size_t at)
 
 /* ---- Its kernel ---- */
 
+/* In bytes: what its kernels move, and what could be moved while they are launched. */
+static double work_of(const kiln_cuda_chain *chain)
+{
+    double bytes = 0;
+    for (int64_t i = 0; i < chain->nlinks; i++)
+        bytes += (double)chain->plan->kernels[chain->links[i].kernel].bytes + KILN_CUDA_LAUNCH_WORK;
+    return bytes;
+}
+
 bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const void **kernel)
 {
     *kernel = NULL;
@@ -257,7 +294,7 @@ bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const v
         return true;
     if (!chain->text && !(chain->text = kiln_cuda_chain_text(chain)))
         return false;
-    return kiln_cuda_codegen_find(d, chain->text, true, 0, kernel) &&
+    return kiln_cuda_codegen_find(d, chain->text, chain->alone, work_of(chain), kernel) &&
            (!*kernel || kiln_cuda_ok(d,
                                      cudaKernelSetAttributeForDevice((cudaKernel_t)(uintptr_t)*kernel,
                                                                      cudaFuncAttributeMaxDynamicSharedMemorySize,

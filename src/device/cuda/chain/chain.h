@@ -93,6 +93,11 @@ void kiln_cuda_chain_free(kiln_cuda_chain *chain);
 /* How a product of the chain is tiled, whether the chain runs or its kernels one by one; NULL for other kernels. */
 const kiln_cuda_tiling *kiln_cuda_chain_tiling(const kiln_cuda_chain *chain, int32_t kernel);
 
+/* Whether a link has scalars, which of the plan's is its first one, and how many links before it have any. */
+bool kiln_cuda_has_scalars(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
+int32_t kiln_cuda_first_scalar(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
+int kiln_cuda_scalars_before(const kiln_cuda_chain *chain, const kiln_cuda_link *link);
+
 /* Its kernel; NULL as long as that is not there. False with an error. */
 bool kiln_cuda_chain_kernel(kiln_cuda_device *d, kiln_cuda_chain *chain, const void **kernel);
 

@@ -12,6 +12,12 @@ typedef struct kiln_cuda_author {
     const kiln_cuda_chain *chain;
 } kiln_cuda_author;
 
+/* By which a link's structs are named: not by its kernel's place in the plan, so that chains alike have one text. */
+static inline int kiln_cuda_link_number(const kiln_cuda_author *a, const kiln_cuda_link *l)
+{
+    return (int)(l - a->chain->links);
+}
+
 /* Which units of a link a block does, as text. */
 typedef struct kiln_cuda_seat {
     const char *unit; /* the number of a unit */

@@ -8,16 +8,18 @@ typedef kiln_cuda_author author;
 
 static kiln_cuda_naming naming_of(const author *a, const kiln_cuda_link *l)
 {
-    return (kiln_cuda_naming){.number = l->kernel,
+    return (kiln_cuda_naming){.number = kiln_cuda_link_number(a, l),
                               .places = a->chain->places + l->pointers,
                               .words = a->chain->alone ? l->words : -1,
+                              .first_scalar = kiln_cuda_first_scalar(a->chain, l),
+                              .first_at = kiln_cuda_scalars_before(a->chain, l),
                               .whole = l->kind->full_cells(l),
                               .product = l->kind->tiles};
 }
 
 void kiln_cuda_say_link_program(author *a, const kiln_cuda_link *l)
 {
-    say(a, "const program%d m = ", l->kernel);
+    say(a, "const program%d m = ", kiln_cuda_link_number(a, l));
     kiln_cuda_say_members(&a->w, l->group, naming_of(a, l));
     say(a, "; ");
 }
@@ -28,11 +30,15 @@ void kiln_cuda_say_link_program(author *a, const kiln_cuda_link *l)
 static void say_parameters(author *a)
 {
     const kiln_cuda_chain *c = a->chain;
+    int firsts = kiln_cuda_scalars_before(c, c->links + c->nlinks);
     kiln_cuda_say_dtypes(&a->w);
     say(a, "#include \"device/cuda/chain/links.cuh\"\n\n");
     if (!c->alone) {
-        say(a, "struct parameters { kiln_cuda_chain_parameters c; void *data[%lld]; const double *scalars; };\n",
+        say(a, "struct parameters { kiln_cuda_chain_parameters c; void *data[%lld]; const double *scalars; ",
             LL(c->nplaces));
+        if (firsts)
+            say(a, "uint64_t first[%d]; ", firsts);
+        say(a, "};\n");
         return;
     }
     say(a, "struct multirun { kiln_cuda_chain_parameters c; void *data[%d][%lld]; ", c->multirun.most_sets,

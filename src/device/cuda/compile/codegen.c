@@ -18,7 +18,7 @@
 typedef struct entry {
     uint64_t hash;
     char *text;
-    double work;              /* elements, by what is done to each, in all places that asked for it */
+    double work;              /* bytes, in all places that asked for it */
     bool urgent, taken, done; /* taken: by a thread; done: it has been compiled, or cannot be */
     cudaLibrary_t library;
     cudaKernel_t kernel; /* NULL: not there */

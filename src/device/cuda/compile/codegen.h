@@ -5,9 +5,12 @@
 
 #include "device/cuda/common/cuda.h"
 
+/* Bytes that a device moves in about the time in which a kernel is launched. */
+#define KILN_CUDA_LAUNCH_WORK 8e6
+
 /* The kernel of this text, for cudaLaunchKernel. *kernel is NULL if it is not there (yet): then it is being compiled,
- * or cannot be. `urgent`: before all that is not; `work`: how much there is for it each time the caller runs, so that
- * what has the most comes first. False with an error when memory runs out. */
+ * or cannot be. `urgent`: before all that is not; `work`: how much there is for it each time the caller runs, in
+ * bytes, so that what has the most comes first. False with an error when memory runs out. */
 bool kiln_cuda_codegen_find(kiln_cuda_device *d, const char *text, bool urgent, double work, const void **kernel);
 
 /* Changes when kernels have become available that graphs captured before do without. */

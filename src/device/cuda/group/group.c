@@ -226,7 +226,8 @@ static bool find_generated(const kiln_cuda_call *c, const kiln_cuda_lowered *w, 
     if (kiln_cuda_compiles() == 0 || c->chained || w->k.p.nloads + w->k.p.nstores > KILN_CUDA_POINTERS)
         return true;
     char *text = kiln_cuda_group_text(w);
-    bool ok = text && kiln_cuda_codegen_find(c->device, text, false, (double)w->k.p.count * w->k.p.nops, kernel);
+    bool ok = text &&
+              kiln_cuda_codegen_find(c->device, text, false, (double)c->kernel->bytes + KILN_CUDA_LAUNCH_WORK, kernel);
     kiln_free(text);
     return ok;
 }

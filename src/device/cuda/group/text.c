@@ -1,6 +1,7 @@
 /* The text of a group's kernel: its program written out as CUDA C. Registers become variables, rows of pointwise.def
  * their expressions, geometry constants; which elements a thread takes and how results are folded comes from fold.cuh,
  * as for the interpreter, so both give the same bits. Addresses and numbers of elements are parameters. */
+#include <limits.h>
 #include <string.h>
 #include "core/alloc.h"
 #include "device/cuda/group/text.h"
@@ -194,14 +195,22 @@ void kiln_cuda_say_program(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kil
     forget_scalars(&w);
 }
 
+static void say_member(kiln_cuda_writer *to, const kiln_cuda_op *op, int scalar, kiln_cuda_naming name)
+{
+    kiln_cuda_say(to, ", scalar(%d, %s, k.scalars[", op->code - KILN_CUDA_ROW,
+                  op->row == KILN_PW_iota ? "true" : "false");
+    if (name.first_at >= 0)
+        kiln_cuda_say(to, "k.first[%d] + ", name.first_at);
+    kiln_cuda_say(to, "%d])", scalar);
+}
+
 void kiln_cuda_say_members(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kiln_cuda_naming name)
 {
     kiln_cuda_parts is = kiln_cuda_parts_of(g);
     kiln_cuda_say(to, "{k, scratch");
     for (int i = 0; name.words < 0 && i < g->k.p.nops; i++)
         for (int s = 0; s < is.ops[i].nscalars; s++)
-            kiln_cuda_say(to, ", scalar(%d, %s, k.scalars[%d])", is.ops[i].code - KILN_CUDA_ROW,
-                          is.ops[i].row == KILN_PW_iota ? "true" : "false", is.ops[i].scalars + s);
+            say_member(to, &is.ops[i], is.ops[i].scalars + s - name.first_scalar, name);
     kiln_cuda_say(to, "}");
 }
 
@@ -229,11 +238,21 @@ static void say_kernel(kiln_cuda_writer *w, const kiln_cuda_lowered *g, kiln_cud
                       p->shape == KILN_CUDA_ROWS ? "rows" : "columns");
 }
 
+static int first_scalar(const kiln_cuda_lowered *g)
+{
+    kiln_cuda_parts is = kiln_cuda_parts_of(g);
+    int first = INT_MAX;
+    for (int i = 0; i < g->k.p.nops; i++)
+        if (is.ops[i].nscalars && is.ops[i].scalars < first)
+            first = is.ops[i].scalars;
+    return first < INT_MAX ? first : 0;
+}
+
 char *kiln_cuda_group_text(const kiln_cuda_lowered *g)
 {
     const kiln_cuda_program *p = &g->k.p;
     kiln_cuda_writer w = {0};
-    kiln_cuda_naming name = {.words = -1};
+    kiln_cuda_naming name = {.words = -1, .first_scalar = first_scalar(g), .first_at = -1};
     kiln_cuda_say_dtypes(&w);
     kiln_cuda_say(
         &w,
@@ -251,7 +270,7 @@ void kiln_cuda_group_parameters(kiln_cuda_generated *to, const kiln_cuda_lowered
     kiln_cuda_parts is = kiln_cuda_parts_of(g);
     to->r = p->r;
     to->count = p->count;
-    to->scalars = p->scalars;
+    to->scalars = p->scalars ? p->scalars + first_scalar(g) : NULL;
     to->stop = p->stop;
     for (int i = 0; i < p->nloads; i++)
         to->data[i] = (void *)(uintptr_t)is.loads[i].data;

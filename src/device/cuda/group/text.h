@@ -14,7 +14,8 @@ typedef struct kiln_cuda_generated { /* the parameter of a generated kernel; it 
     void *data[KILN_CUDA_POINTERS]; /* loads, then stores */
 } kiln_cuda_generated;
 
-/* To be freed with kiln_free; NULL when there is no memory. The group must have at most KILN_CUDA_POINTERS loads and
+/* To be freed with kiln_free; NULL when there is no memory. Nothing in it depends on where in a plan the group stands,
+ * so that the layers of a network share their kernels. The group must have at most KILN_CUDA_POINTERS loads and
  * stores. */
 char *kiln_cuda_group_text(const kiln_cuda_lowered *g);
 void kiln_cuda_group_parameters(kiln_cuda_generated *to, const kiln_cuda_lowered *g);
@@ -24,6 +25,8 @@ typedef struct kiln_cuda_naming {
     int number;        /* the struct is called program<number> */
     const int *places; /* which of k.data the group's loads are, and its stores behind them; NULL: as they come */
     int words;         /* where its scalars begin in k.words, converted by the host; -1: they are members, see below */
+    int first_scalar;  /* of members: the first of all scalars that it has */
+    int first_at;      /* k.first[first_at] says where that is in k.scalars; -1: it is the first there */
     bool whole;        /* it is only asked for as many elements as it takes at a time */
     bool product;      /* the last load is no load: its elements come as an argument */
 } kiln_cuda_naming;

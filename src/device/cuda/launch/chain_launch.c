@@ -49,8 +49,12 @@ bool kiln_cuda_chain_add(kiln_cuda_chain *chain, const kiln_binding *b, const do
     for (int64_t i = 0; i < chain->nplaces; i++)
         m->given[i] = address_of(chain, &chain->pointers[chain->firsts[i]], b, m->runs);
     uint64_t *words = kiln_cuda_multirun_add(m);
-    if (words && !chain->alone)
+    if (words && !chain->alone) {
         words[0] = (uint64_t)(uintptr_t)scalars;
+        for (int64_t i = 0, n = 1; i < chain->nlinks; i++)
+            if (kiln_cuda_has_scalars(chain, &chain->links[i]))
+                words[n++] = (uint64_t)kiln_cuda_first_scalar(chain, &chain->links[i]);
+    }
     for (int64_t i = 0; words && chain->alone && i < chain->nwords; i++)
         words[i] = word_of(&chain->words[i], b->scalars[chain->words[i].scalar]);
     return words != NULL;

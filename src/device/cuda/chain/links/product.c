@@ -100,8 +100,9 @@ static void declare(kiln_cuda_author *a, const kiln_cuda_link *l)
         "struct shape%d { const void *a, *b; static constexpr int64_t m = %lldL, n = %lldL, k = %lldL, a_row = %lldL, "
         "a_col = %lldL, b_row = %lldL, b_col = %lldL, a_matrix = %lldL, b_matrix = %lldL; "
         "static constexpr bool aligned = %s; };\n",
-        l->kernel, LL(m->m), LL(m->n), LL(m->k), LL(m->a_row), LL(m->a_col), LL(m->b_row), LL(m->b_col),
-        LL(m->a_matrix), LL(m->b_matrix), p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0 ? "true" : "false");
+        kiln_cuda_link_number(a, l), LL(m->m), LL(m->n), LL(m->k), LL(m->a_row), LL(m->a_col), LL(m->b_row),
+        LL(m->b_col), LL(m->a_matrix), LL(m->b_matrix),
+        p[0].bytes % 16 == 0 && p[1].bytes % 16 == 0 ? "true" : "false");
 }
 
 /* Where its elements go; `at`: its pointers. */
@@ -109,7 +110,7 @@ static void say_sink(kiln_cuda_author *a, const kiln_cuda_link *l, int at)
 {
     const char *type = kiln_cuda_type_name(l->dtype);
     if (l->group)
-        say(a, "group_sink<program%d>{m, %s}", l->kernel, l->counts ? "&counted" : "nullptr");
+        say(a, "group_sink<program%d>{m, %s}", kiln_cuda_link_number(a, l), l->counts ? "&counted" : "nullptr");
     else
         say(a, "plain_sink<%s, %s>{(%s *)k.data[%d]}", type,
             l->product.n % 4 == 0 && a->chain->pointers[at + 2].bytes % 16 == 0 ? "true" : "false", type,
@@ -135,7 +136,8 @@ static void say_product(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln
 {
     const kiln_cuda_tiling *t = &l->tiling;
     int at = addresses(l);
-    say(a, "const shape%d p = {k.data[%d], k.data[%d]}; ", l->kernel, kiln_cuda_at(a, at), kiln_cuda_at(a, at + 1));
+    say(a, "const shape%d p = {k.data[%d], k.data[%d]}; ", kiln_cuda_link_number(a, l), kiln_cuda_at(a, at),
+        kiln_cuda_at(a, at + 1));
     if (t->splits == 1)
         say_group_begins(a, l);
     say(a, "kiln_cuda_tile<%d, %d, %d, kiln_cuda_types<%s, %s, %s>>(p, %lldL, %d, %s, scratch, ", t->rows, t->cols,

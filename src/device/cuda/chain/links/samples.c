@@ -33,7 +33,7 @@ static void say_samples(kiln_cuda_author *a, const kiln_cuda_link *l, const kiln
     if (a->chain->alone)
         snprintf(scalars, sizeof scalars, "(const double *)(k.words + %d)", l->words);
     else
-        snprintf(scalars, sizeof scalars, "k.scalars + %d", kiln_cuda_link_kernel(a->chain, l)->scalars);
+        snprintf(scalars, sizeof scalars, "k.scalars + k.first[%d]", kiln_cuda_scalars_before(a->chain, l));
     say(a,
         "const kiln_cuda_samples q = {k.data[%d], (const float *)k.data[%d], k.data[%d], %s, {%lldL, %d, %d, %d}, "
         "%lldL, %lldL, %lldL, %lldL, %d, %d, %d, %d, %lldL, %lldL, %lluUL}; ",
