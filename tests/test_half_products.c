@@ -5,6 +5,8 @@
 #include "support/core.h"
 #include "support/suite.h"
 
+/* ctest: name=pitch env=KILN_TEST_PITCH=8 */
+
 typedef struct sizes {
     int64_t m, n, k;
 } sizes;

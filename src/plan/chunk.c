@@ -158,7 +158,7 @@ static void join_units(kiln_chunking *c, int64_t size)
 static bool find_units(kiln_chunking *c)
 {
     for (int pass = 0; pass < 2; pass++)
-        for (int32_t i = 0; i < c->d->nnodes; i++) {
+        for (int32_t i = 0; i < c->d->nnodes && (pass == 0 || c->units > 0); i++) {
             const kiln_node *n = kiln_draft_node(c->d, i);
             const kiln_rows *rows = &c->nodes[i].rows;
             for (int k = -1; c->nodes[i].inside && k < n->nin; k++) {
@@ -173,23 +173,19 @@ static bool find_units(kiln_chunking *c)
                     return false;
             }
         }
-    return true;
+    return c->units > 0;
 }
 
 /* Chunks of one size, so that they share kernels, unless that would take many more of them. */
 static void find_count(kiln_chunking *c)
 {
     int64_t all = bytes_of(&c->d->tr->values[kiln_draft_node(c->d, c->seed)->out]), wanted = (all - 1) / c->most + 1;
-    if (wanted > MOST_CHUNKS)
-        wanted = MOST_CHUNKS;
-    if (wanted > c->units)
-        wanted = c->units;
-    c->n = (int)wanted;
-    for (int64_t n = wanted; n <= 2 * wanted && n <= MOST_CHUNKS; n++)
-        if (c->units % n == 0) {
-            c->n = (int)n;
-            break;
-        }
+    int64_t bound = c->units < MOST_CHUNKS ? c->units : MOST_CHUNKS, n = wanted < bound ? wanted : bound;
+    c->n = (int)n;
+    while (n > 0 && n <= 2 * wanted && n <= bound && c->units % n)
+        n++;
+    if (n <= 2 * wanted && n <= bound)
+        c->n = (int)n;
 }
 
 static bool reads_large(const kiln_chunking *c, const kiln_node *n)

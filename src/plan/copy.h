@@ -24,7 +24,8 @@ void kiln_copy_node(kiln_copy *c, const kiln_node *n);
 /* A fresh value of its own memory, like another one. */
 int32_t kiln_copy_value(kiln_copy *c, int32_t like);
 
-/* A node that stands for n, or a part of it: without operands and integers yet, of one result. */
+/* A node that stands for n, or a part of it: without operands and integers yet, of one result. They are added one after
+ * the other, before any other node is begun or written. */
 kiln_node kiln_copy_start(const kiln_copy *c, const kiln_node *n, const kiln_op *op, int32_t out);
 void kiln_copy_operand(kiln_copy *c, kiln_node *n, int32_t value);
 void kiln_copy_int(kiln_copy *c, kiln_node *n, int64_t value);

@@ -11,8 +11,7 @@
  * somebody reads it otherwise, or it is kept, it is copied from there.
  *
  * The elements that are added repeat the first ones, so they hold nothing that the matrix does not hold anyway, and
- * nobody reads them but what makes others of them. Along the sum those of the first operand meet zeros of the second:
- * only what was not finite before changes by that, from infinite to NaN.
+ * nobody reads them but what makes others of them. Along the sum there are zeros in both operands.
  *
  * A product of other sizes may be computed by another kernel of the library, so sums may be made in another order. */
 #include <stdatomic.h>
@@ -46,6 +45,7 @@ typedef struct pitching {
     int64_t *row;    /* by draft value: how long its rows are, if it is a product's and made so for all readers */
     bool *refused;   /* by draft value: somebody reads it in a way that longer rows do not allow */
     int32_t *longer; /* by draft value: what has the longer rows, in the copy; -1: nothing yet */
+    int32_t *zeroed; /* by draft value: the same with zeros in what was added */
 } pitching;
 
 static _Atomic int64_t forced;
@@ -281,15 +281,21 @@ static int32_t dense(pitching *p, const kiln_node *n, int32_t value)
     return out;
 }
 
-/* Zeros like what the value shows: nothing is less than itself, whatever it is. */
-static int32_t zeros_like(pitching *p, const kiln_node *n, int32_t value)
+/* False for each element: nothing is less than itself, whatever it is. */
+static int32_t is_less(pitching *p, const kiln_node *n, int32_t value)
 {
-    int32_t less = add_dense(p, value), out = add_dense(p, value);
+    int32_t less = add_dense(p, value);
     p->copy.to->values[less].dtype = KILN_BOOL;
     kiln_node lt = kiln_copy_start(&p->copy, n, kiln_pw_op(KILN_PW_lt), less);
     kiln_copy_operand(&p->copy, &lt, value);
     kiln_copy_operand(&p->copy, &lt, value);
     kiln_copy_node(&p->copy, &lt);
+    return less;
+}
+
+static int32_t zeros_like(pitching *p, const kiln_node *n, int32_t value)
+{
+    int32_t less = is_less(p, n, value), out = add_dense(p, value);
     kiln_node cast = kiln_copy_start(&p->copy, n, &kiln_op_cast, out);
     kiln_copy_operand(&p->copy, &cast, less);
     kiln_copy_int(&p->copy, &cast, p->copy.to->values[out].dtype);
@@ -347,14 +353,14 @@ static int64_t row_of(const pitching *p, int32_t base)
 }
 
 /* The window that `value` is, onto what has longer rows in the place of its base. With `all` of a row along a dim; -1:
- * what it showed. */
-static int32_t shown(pitching *p, const kiln_node *n, int32_t value, int32_t base, int all)
+ * what it showed. `zeros`: in what was added. */
+static int32_t shown(pitching *p, const kiln_node *n, int32_t value, int32_t base, int all, bool zeros)
 {
     kiln_value to;
     translate(&p->copy.from->values[value], last_size(p->d->values[base].v), row_of(p, base), &to);
     if (all >= 0)
         to.shape[all] = row_of(p, base);
-    return kiln_copy_view(&p->copy, n, p->longer[base], &to);
+    return kiln_copy_view(&p->copy, n, zeros ? p->zeroed[base] : p->longer[base], &to);
 }
 
 /* Operand k as a node reads it that stays what it is. */
@@ -362,7 +368,7 @@ static int32_t operand_of(pitching *p, const kiln_node *n, int k)
 {
     int32_t value = p->copy.from->operands[n->in + k], in = kiln_draft_in(p->d, n, k);
     int32_t base = in < 0 ? -1 : kiln_draft_base(p->d, in);
-    return base >= 0 && p->row[base] ? shown(p, n, value, base, -1) : value;
+    return base >= 0 && p->row[base] ? shown(p, n, value, base, -1, false) : value;
 }
 
 /* A node like n of these operands. */
@@ -401,7 +407,7 @@ static void lengthen(pitching *p, int32_t base)
         source from = source_of(p, n, k);
         if (from == LONGER) {
             lengthen(p, kiln_draft_base(p->d, own));
-            in[k] = shown(p, n, value, kiln_draft_base(p->d, own), p->copy.from->values[value].ndim - 1);
+            in[k] = shown(p, n, value, kiln_draft_base(p->d, own), p->copy.from->values[value].ndim - 1, false);
             continue;
         }
         in[k] = operand_of(p, n, k);
@@ -416,26 +422,67 @@ static void lengthen(pitching *p, int32_t base)
     write_like(p, n, in, p->longer[base]);
 }
 
-/* Operand k of a large product with so many rows and columns, which suit. The second one has zeros along the sum. */
+/* [size] times true and [longer - size] times false, as long as some value has so many elements along a dim. */
+static int32_t mask(pitching *p, const kiln_node *n, int32_t value, int dim, int64_t longer)
+{
+    kiln_value v = p->copy.to->values[value];
+    int64_t size = v.shape[dim];
+    v.stride[0] = v.stride[dim];
+    v.shape[0] = size;
+    v.ndim = 1;
+    int32_t line = kiln_copy_view(&p->copy, n, value, &v), less = is_less(p, n, line), more = add_dense(p, less);
+    kiln_copy_unary(&p->copy, n, kiln_pw_op(KILN_PW_logical_not), less, more);
+    int32_t rest = part_of(p, n, less, 0, longer - size), out = add_dense(p, more);
+    p->copy.to->values[out].shape[0] = longer;
+    kiln_node cat = kiln_copy_start(&p->copy, n, &kiln_op_cat, out);
+    kiln_copy_operand(&p->copy, &cat, more);
+    kiln_copy_operand(&p->copy, &cat, rest);
+    kiln_copy_int(&p->copy, &cat, 0);
+    kiln_copy_node(&p->copy, &cat);
+    return out;
+}
+
+/* What has longer rows in the place of a base, with zeros in what was added. `like`: a value that has as many elements
+ * as its rows had along a dim. */
+static void put_zeros(pitching *p, const kiln_node *n, int32_t base, int32_t like, int dim)
+{
+    if (p->zeroed[base] >= 0)
+        return;
+    int32_t from = p->longer[base], out = kiln_copy_value(&p->copy, from);
+    kiln_value one = p->copy.to->values[like];
+    one.ndim = 1;
+    one.shape[0] = 1;
+    int32_t zero = zeros_like(p, n, kiln_copy_view(&p->copy, n, like, &one));
+    int32_t in[] = {mask(p, n, like, dim, last_size(&p->copy.to->values[from])), from, zero};
+    kiln_node where = kiln_copy_start(&p->copy, n, kiln_pw_op(KILN_PW_where), out);
+    for (int k = 0; k < 3; k++)
+        kiln_copy_operand(&p->copy, &where, in[k]);
+    kiln_copy_node(&p->copy, &where);
+    p->zeroed[base] = out;
+}
+
+/* Operand k of a large product with so many rows and columns, which suit. Along the sum there are zeros. */
 static int32_t operand_with(pitching *p, const kiln_node *n, int k, const int64_t *wanted)
 {
     int32_t value = p->copy.from->operands[n->in + k], base = kiln_draft_base(p->d, kiln_draft_in(p->d, n, k));
     const kiln_value *x = operand(p, n, k);
-    int first = x->ndim - 2, packed = packed_dim(x), other = other_dim(x);
+    int first = x->ndim - 2, packed = packed_dim(x), other = other_dim(x), summed = k == 0 ? x->ndim - 1 : 0;
     int64_t more = wanted[packed - first] - x->shape[packed], others = wanted[other - first] - x->shape[other];
-    bool zeros = k == 1 && packed == 0 && more, longer = (more || begins_oddly(p, x)) && p->can[base] == CAN && !zeros;
+    bool longer = (more || begins_oddly(p, x)) && p->can[base] == CAN && !(k == 1 && packed == summed);
     int32_t to;
     if (longer && shows_rows(p, x, base)) {
         if (!p->row[base])
             lengthen(p, base);
-        to = shown(p, n, value, base, more ? packed : -1);
+        if (more && packed == summed)
+            put_zeros(p, n, base, operand_of(p, n, 1), 0);
+        to = shown(p, n, value, base, more ? packed : -1, p->zeroed[base] >= 0);
     } else if (more)
-        to = extended(p, n, operand_of(p, n, k), packed, more, zeros);
+        to = extended(p, n, operand_of(p, n, k), packed, more, packed == summed);
     else if (begins_oddly(p, x) && !p->row[base])
         to = dense_rows(p, n, value);
     else
         to = operand_of(p, n, k);
-    return others ? extended(p, n, to, other, others, k == 1 && other == 0) : to;
+    return others ? extended(p, n, to, other, others, other == summed) : to;
 }
 
 static void write_product(pitching *p, const kiln_node *n)
@@ -519,9 +566,11 @@ bool kiln_draft_pitch(kiln_draft *d)
     p.row = KILN_ARENA_NEW(&d->scratch, int64_t, d->nvalues);
     p.refused = KILN_ARENA_NEW(&d->scratch, bool, d->nvalues);
     p.longer = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
-    if (!p.can || !p.row || !p.refused || !p.longer)
+    p.zeroed = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
+    if (!p.can || !p.row || !p.refused || !p.longer || !p.zeroed)
         return false;
     memset(p.longer, -1, (size_t)d->nvalues * sizeof *p.longer);
+    memset(p.zeroed, -1, (size_t)d->nvalues * sizeof *p.zeroed);
     find_refused(&p);
     if (!find_work(&p, &room))
         return true;
