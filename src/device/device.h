@@ -22,7 +22,7 @@ typedef struct kiln_device_table {
     bool finishes_convolutions; /* a group may begin with a convolution, as it may with a product */
     bool counts_products; /* a group that begins with a product may also end in a sum of integers, of all elements */
     int64_t row_bytes; /* large products of 16 bits, and of f32 that may be TF32, take a fraction of the time where rows
-                        * of their matrices begin at multiples of so many bytes; 0: it makes no difference */
+                        * of their matrices begin and end at multiples of so many bytes; 0: it makes no difference */
     bool apart; /* for finding errors: blocks are of exactly the size asked for, come from the device and go back to it
                  * one by one, and buffers of a plan share no room */
 

@@ -46,7 +46,8 @@ bool kiln_backend_finishes_convolutions(kiln_device device);
 /* Whether a group that begins with a matrix product may also end in a count: a sum of integers over all elements. */
 bool kiln_backend_counts_products(kiln_device device);
 
-/* What rows of matrices should begin at multiples of, in bytes, for large products on tensor cores; 0: at anything. */
+/* What rows of matrices should begin and end at multiples of, in bytes, for large products on tensor cores; 0: at
+ * anything. */
 int64_t kiln_backend_row_bytes(kiln_device device);
 
 /* No two buffers of a plan may share room: the device is set up to find kernels that go beyond theirs. */

@@ -493,7 +493,9 @@ static void write_product(pitching *p, const kiln_node *n)
     int64_t rows = a->shape[a->ndim - 2], columns = b->shape[1], inner = b->shape[0];
     int64_t m = odd.m ? longer_size(p, rows) : rows, k = odd.k ? longer_size(p, inner) : inner,
             c = odd.n ? longer_size(p, columns) : columns;
-    int32_t in[2] = {operand_with(p, n, 0, (int64_t[]){m, k}), operand_with(p, n, 1, (int64_t[]){k, c})};
+    int32_t in[2];
+    in[0] = operand_with(p, n, 0, (int64_t[]){m, k}); /* one after the other: both write nodes */
+    in[1] = operand_with(p, n, 1, (int64_t[]){k, c});
     if (odd.m || odd.n)
         out = add_result(p, n, m, c);
     write_like(p, n, in, out);

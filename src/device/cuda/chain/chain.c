@@ -227,7 +227,8 @@ static bool find_places(kiln_cuda_chain *chain)
 static bool make_multirun(kiln_cuda_chain *chain)
 {
     return kiln_cuda_multirun_init(&chain->multirun, sizeof(kiln_cuda_chain_parameters), chain->nplaces,
-                                   chain->alone ? chain->nwords : 1 + chain->nlinks,
+                                   chain->alone ? chain->nwords
+                                                : 1 + kiln_cuda_scalars_before(chain, chain->links + chain->nlinks),
                                    chain->alone ? kiln_cuda_runs_wanted() : 1);
 }
 
