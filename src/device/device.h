@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-enum { KILN_DEVICE_VERSION = 7 };
+enum { KILN_DEVICE_VERSION = 8 };
 
 /* Kinds of devices that the registry knows, and how many there can be of each. */
 enum { KILN_DEVICE_KINDS = 4, KILN_DEVICES_OF_A_KIND = 16 };
@@ -19,7 +19,6 @@ typedef struct kiln_device_table {
                     * when the run is stopped or skipped, and to which it holds a reference until then */
     int64_t roomy; /* kernels of a plan may run side by side here, unless they share memory: a plan whose scratch takes
                     * less than this is laid out without using room twice */
-    bool finishes_convolutions; /* a group may begin with a convolution, as it may with a product */
     bool counts_products; /* a group that begins with a product may also end in a sum of integers, of all elements */
     int64_t row_bytes; /* large products of 16 bits, and of f32 that may be TF32, take a fraction of the time where rows
                         * of their matrices begin and end at multiples of so many bytes; 0: it makes no difference */
@@ -81,6 +80,11 @@ typedef struct kiln_device_table {
 
     /* Is there a kernel for the operation with a first operand of this dtype? */
     bool (*supports)(void *dev, const kiln_op *op, kiln_dtype dtype);
+
+    /* What groups may stand around an operation with a first operand of this dtype: KILN_AROUND_* of plan.h. A kernel
+     * with a group gets no place for its first result, one with a lead none for the operands that this makes.
+     * (optional: groups may finish products) */
+    unsigned (*around)(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work);
 
     /* Scratch bytes a kernel wants beside its operands (shapes are known, buffers are not yet). (optional: 0) */
     size_t (*workspace)(void *dev, const kiln_kernel *kernel);

@@ -187,6 +187,7 @@ const kiln_op kiln_op_normalize_rows = {
     .name = "normalize_rows",
     .attrs = "n | eps",
     .cls = KILN_CLASS_ROWS,
+    .led = 1,
     .autocast = KILN_CAST_FLOAT,
     .dtypes = KILN_T_FLOATS,
     .min_in = 1,

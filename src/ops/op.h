@@ -46,7 +46,7 @@ typedef enum kiln_autocast_class {
 
 /* Attributes. Integers shape the plan: another integer is another plan. Floats are run-time scalars: a plan is replayed
  * with new ones (a learning rate, a dropout offset), so no rule below may depend on their value. */
-enum { KILN_MAX_INTS = 40, KILN_MAX_FLOATS = 24, KILN_MAX_INPUTS = 64, KILN_MAX_OUTPUTS = 4 };
+enum { KILN_MAX_INTS = 40, KILN_MAX_FLOATS = 24, KILN_MAX_INPUTS = 64, KILN_MAX_OUTPUTS = 4, KILN_MAX_LED = 2 };
 typedef struct kiln_attrs {
     int nints, nfloats;
     int64_t i[KILN_MAX_INTS];
@@ -174,6 +174,8 @@ struct kiln_op {
     int16_t pointwise;  /* for KILN_CLASS_POINTWISE: its row in pointwise.def */
     uint8_t fold;       /* for KILN_CLASS_REDUCE: kiln_fold */
     uint8_t picks;      /* a bit for each operand of which it reads no more elements than the result has */
+    uint8_t led;        /* a bit for each operand that can be made on the way, row by row: of the first result's shape,
+                           and of its rows each is read as a whole before any of that row is written */
     uint8_t grad_skips; /* KILN_SKIPS_*: what its gradient does not look at */
     bool keeps_half; /* a composition that is right in 16 bits as it stands: it moves elements, or is one node. Others
                         get f16 and bf16 operands as f32, and their results are rounded once */

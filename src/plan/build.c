@@ -36,6 +36,8 @@ static int64_t access_bytes(const kiln_kernel *k, const kiln_access *a)
 static int64_t kernel_flops(const kiln_kernel *k)
 {
     int64_t n = k->group ? kiln_times(k->group->count, k->group->ninstrs + k->group->reduces) : 0;
+    if (k->lead)
+        n = kiln_plus(n, kiln_times(k->lead->count, k->lead->ninstrs));
     if (!k->op || k->op->cls == KILN_CLASS_REDUCE)
         return n;
     kiln_work w = {.nin = k->nin, .nout = k->nout, .ints = k->ints};
@@ -46,6 +48,8 @@ static int64_t kernel_flops(const kiln_kernel *k)
     w.results = k->group ? k->group->count : kiln_count(k->out[0].ndim, k->out[0].shape);
     if (k->op->flops)
         return kiln_plus(n, k->op->flops(&w));
+    if (k->group && !k->nout)
+        return kiln_plus(n, w.results);
     for (int j = 0; j < k->nout; j++)
         n = kiln_plus(n, kiln_count(k->out[j].ndim, k->out[j].shape));
     return n;

@@ -27,18 +27,28 @@ static bool add_name(char *text, size_t size, const char *before, const char *na
     return false;
 }
 
+/* Appends the operations of a group, a word before the first of them. */
+static bool add_rows(char *text, size_t size, const char *before, const kiln_group *g)
+{
+    bool fits = true;
+    for (int i = 0; fits && i < g->ninstrs; i++)
+        fits = add_name(text, size, i ? "·" : before, kiln_pw_rows[g->instrs[i].row].name);
+    return fits;
+}
+
 void kiln_kernel_title(const kiln_kernel *k, char *text, size_t size)
 {
-    const kiln_group *g = k->group;
+    const kiln_group *g = k->group, *lead = k->lead && k->lead->ninstrs ? k->lead : NULL;
     bool fits = true;
     text[0] = '\0';
-    if (k->op)
-        fits = add_name(text, size, "", k->op->name);
+    if (lead)
+        fits = add_rows(text, size, "", lead);
+    if (k->op && fits)
+        fits = add_name(text, size, lead ? " into " : "", k->op->name);
     if (!k->op && !g->ninstrs)
         fits = add_name(text, size, "", "copy");
-    const char *first = !k->op ? "" : g && g->reduces && g->head < 0 ? " of " : " then ";
-    for (int i = 0; fits && g && i < g->ninstrs; i++)
-        fits = add_name(text, size, i ? "·" : first, kiln_pw_rows[g->instrs[i].row].name);
+    if (g && fits)
+        add_rows(text, size, !k->op ? "" : g->reduces && g->head < 0 ? " of " : " then ", g);
 }
 
 /* ---- A plan ---- */
@@ -78,6 +88,10 @@ static void say_size(text *t, int64_t bytes)
 static void say_operand(text *t, const kiln_plan *p, const kiln_operand *o)
 {
     static const char *const places[] = {"slot", "output", "arena"};
+    if (o->buffer < 0 && o->ndim) {
+        say(t, "%s%s, made on the way", kiln_dtype_name((kiln_dtype)o->dtype), kiln_shape_text(o->ndim, o->shape));
+        return;
+    }
     if (o->buffer < 0) {
         say(t, "-");
         return;
@@ -112,6 +126,8 @@ static void say_group(text *t, const kiln_plan *p, const kiln_group *g)
         say_operand(t, p, &g->stores[i].to);
         say(t, "\n");
     }
+    for (int i = 0; i < g->ngifts; i++)
+        say(t, "        in %d = r%d\n", g->gifts[i].operand, g->gifts[i].src);
     if (g->reduces) {
         say(t, "        reduce r%d to ", g->reduce_src);
         say_operand(t, p, &g->reduce_to);
@@ -136,8 +152,8 @@ static void say_kernel(text *t, const kiln_trace *tr, const kiln_plan *p, int64_
     kiln_kernel_title(k, title, sizeof title);
     say(t, "%5lld  ", (long long)number);
     say(t, "%s", title);
-    for (int i = 0; !g && i < k->nout; i++) {
-        say(t, "%s", i ? ", " : " -> ");
+    for (int i = g ? 1 : 0, n = 0; i < k->nout; i++) {
+        say(t, "%s", n++ ? ", " : " -> ");
         say_operand(t, p, &k->out[i]);
     }
     if (g && !k->op)
@@ -145,6 +161,8 @@ static void say_kernel(text *t, const kiln_trace *tr, const kiln_plan *p, int64_
     say(t, "   %lld FLOP, ", (long long)k->flops);
     say_size(t, k->bytes);
     say_source(t, k, kiln_plan_module(tr, k));
+    if (k->lead)
+        say_group(t, p, k->lead);
     for (int i = 0; i < k->nin; i++) {
         say(t, "        in %d: ", i);
         say_operand(t, p, &k->in[i]);

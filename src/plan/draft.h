@@ -28,7 +28,7 @@ typedef struct kiln_draft_value {
 } kiln_draft_value;
 
 typedef enum kiln_shape_of_work {
-    KILN_WORK_GROUP, /* pointwise, perhaps with a reduction at its end or a matmul at its start */
+    KILN_WORK_GROUP, /* pointwise, perhaps with a reduction at its end or a heavy operation at its start */
     KILN_WORK_KERNEL /* one node of any other class */
 } kiln_shape_of_work;
 
@@ -36,7 +36,7 @@ typedef struct kiln_draft_group {
     kiln_shape_of_work work;
     int32_t last; /* the newest node of it that was added (they are added backwards), linked by node_next */
     int32_t nnodes;
-    int32_t head, root; /* nodes: the product at its start, the reduction at its end; -1 */
+    int32_t head, root; /* nodes: the heavy operation at its start, the reduction at its end; -1 */
     int64_t count;
     bool permuted;      /* the reduction walks the elements in another order than memory's */
     kiln_choice choice; /* `by`: a node of the other group, and 1 more */

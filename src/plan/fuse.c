@@ -4,8 +4,9 @@
  * order that comes out is a right one, and one pass suffices.
  *
  * A group is pointwise work over one number of elements. It may end in one reduction (opened by it), and may begin with
- * one product (a matmul, or a convolution where the device can), whose result it then finishes while it is in cache. It
- * does both where the reduction is a count, whose bits no order changes, and the device can. */
+ * one heavy operation (a matmul, or what else the device can), whose first result it then finishes while it is in
+ * cache. It does both where the reduction is a count, whose bits no order changes, and the device can. Where an
+ * operation reads an operand row by row, such as a norm, nodes that make it may be in the group, too: they lead. */
 #include <string.h>
 #include "plan/backend.h"
 #include "plan/draft.h"
@@ -110,10 +111,29 @@ static int32_t companion(const kiln_draft *d, const kiln_node *n, int64_t count)
     return -1;
 }
 
-static bool is_product(const kiln_draft *d, const kiln_node *n)
+static void set_work(kiln_work_shape *to, const kiln_value *v)
 {
-    return n->op->cls == KILN_CLASS_MATMUL ||
-           (n->op->cls == KILN_CLASS_CONV && kiln_backend_finishes_convolutions(d->plan->device));
+    *to = (kiln_work_shape){v->ndim, v->shape};
+}
+
+/* What may stand around the node on the device: KILN_AROUND_*. Few classes are asked for at all. */
+static unsigned around(const kiln_draft *d, const kiln_node *n)
+{
+    const unsigned heavy =
+        1u << KILN_CLASS_MATMUL | 1u << KILN_CLASS_CONV | 1u << KILN_CLASS_ROWS | 1u << KILN_CLASS_ATTENTION;
+    if (!(heavy >> n->op->cls & 1))
+        return 0;
+    kiln_work w = {.nin = n->nin, .nout = n->nout, .ints = d->tr->ints + n->ints};
+    for (int k = 0; k < n->nin; k++) {
+        int32_t in = kiln_draft_in(d, n, k);
+        if (in >= 0)
+            set_work(&w.in[k], d->values[in].v);
+    }
+    for (int j = 0; j < n->nout; j++)
+        set_work(&w.out[j], d->values[kiln_draft_of(d, n->out + j)].v);
+    w.results = kiln_count(w.out[0].ndim, w.out[0].shape);
+    kiln_dtype dtype = (kiln_dtype)d->values[kiln_draft_in(d, n, 0)].v->dtype;
+    return kiln_backend_around(d->plan->device, n->op, dtype, &w);
 }
 
 /* Whether the group ends in a sum of integers, over all elements, that a product at its start can make on its way. */
@@ -127,9 +147,9 @@ static bool counts(const kiln_draft *d, const kiln_draft_group *g)
     return n->op == &kiln_op_sum && out->dtype == KILN_I64 && kiln_draft_numel(out) == 1;
 }
 
-/* True for a node that reads a product element by element and whose result is stored in any case: it does better as the
- * product's end, where nothing has to be read, than as the beginning of a reduction. */
-static bool finishes_product(const kiln_draft *d, const kiln_node *n, int64_t count)
+/* True for a node that reads the result of a heavy operation element by element and whose own is stored in any case: it
+ * does better as the operation's end, where nothing has to be read, than before a reduction or another operation. */
+static bool finishes_another(const kiln_draft *d, const kiln_node *n, int64_t count)
 {
     const kiln_draft_value *out = &d->values[kiln_draft_of(d, n->out)];
     if (!out->elsewhere && out->output < 0 && !out->commits)
@@ -137,8 +157,9 @@ static bool finishes_product(const kiln_draft *d, const kiln_node *n, int64_t co
     for (int k = 0; k < n->nin; k++) {
         int32_t in = kiln_draft_in(d, n, k);
         const kiln_draft_value *x = in >= 0 ? &d->values[kiln_draft_base(d, in)] : NULL;
-        if (x && x->node >= 0 && x->group < 0 && is_product(d, kiln_draft_node(d, x->node)) &&
-            kiln_draft_in_order(d, in) && kiln_draft_numel(x->v) == count)
+        if (!x || x->node < 0 || x->group >= 0 || !kiln_draft_in_order(d, in) || kiln_draft_numel(x->v) != count)
+            continue;
+        if (around(d, kiln_draft_node(d, x->node)) & KILN_AROUND_END)
             return true;
     }
     return false;
@@ -156,16 +177,65 @@ static int32_t newest_producer(const kiln_draft *d, const kiln_node *n)
     return newest;
 }
 
-static void fuse_pointwise(kiln_draft *d, int32_t i, const kiln_node *n)
+/* Whether the node reads a result of another that a group behind that has no part of: it then has to run behind the
+ * group, and must not wait until the group is there. */
+static bool reads_beside(const kiln_draft *d, const kiln_node *n, int32_t producer)
+{
+    const kiln_node *p = kiln_draft_node(d, producer);
+    if (p->nout < 2 || !(around(d, p) & KILN_AROUND_END))
+        return false;
+    int32_t first = kiln_draft_base(d, kiln_draft_of(d, p->out));
+    for (int k = 0; k < n->nin; k++) {
+        int32_t b = kiln_draft_made(d, n, k);
+        if (b >= 0 && b != first && d->values[b].node == producer)
+            return true;
+    }
+    return false;
+}
+
+/* Who reads in a group what a node makes: the operation at its start and nodes that lead to it, or others. */
+typedef struct readers {
+    bool before, behind;
+} readers;
+
+/* `leads`: by node of the group, whether it leads. */
+static readers readers_in(const kiln_draft *d, const kiln_node *n, const kiln_draft_group *g, const bool *leads)
+{
+    int32_t out = kiln_draft_base(d, kiln_draft_of(d, n->out));
+    readers r = {false, false};
+    for (int32_t i = g->head < 0 ? -1 : g->last; i >= 0; i = d->node_next[i]) {
+        const kiln_node *reader = kiln_draft_node(d, i);
+        for (int k = 0; k < reader->nin; k++) {
+            int32_t in = kiln_draft_in(d, reader, k);
+            if (in >= 0 && kiln_draft_base(d, in) == out)
+                *(i == g->head || leads[i] ? &r.before : &r.behind) = true;
+        }
+    }
+    return r;
+}
+
+/* Whether the node may join the group. What is read on both sides of the operation at its start is made by another one:
+ * both read it from memory, with the same bits in 16 bits. */
+static bool suits(const kiln_draft *d, const kiln_node *n, int64_t count, int32_t group, readers r)
+{
+    const kiln_draft_group *g = &d->groups[group];
+    bool ahead = r.before || g->root >= 0;
+    return !(r.before && r.behind) && !(ahead && !counts(d, g) && finishes_another(d, n, count));
+}
+
+static void fuse_pointwise(kiln_draft *d, int32_t i, const kiln_node *n, bool *leads)
 {
     int64_t count = kiln_draft_numel(d->values[kiln_draft_of(d, n->out)].v);
     int32_t group = n->alone                                        ? -1
                     : d->values[kiln_draft_of(d, n->out)].group < 0 ? companion(d, n, count)
                                                                     : candidate(d, n);
-    if (group >= 0 && d->groups[group].root >= 0 && finishes_product(d, n, count) && !counts(d, &d->groups[group]))
-        group = -1;
-    if (group < 0)
+    readers r = {false, false};
+    if (group >= 0)
+        r = readers_in(d, n, &d->groups[group], leads);
+    if (group < 0 || !suits(d, n, count, group, r))
         group = open_group(d, KILN_WORK_GROUP, count);
+    else
+        leads[i] = r.before;
     join(d, i, group);
     for (int k = 0; k < n->nin; k++) {
         int32_t in = kiln_draft_in(d, n, k);
@@ -186,17 +256,40 @@ static void fuse_reduce(kiln_draft *d, int32_t i, const kiln_node *n)
     use_by_order(d, in, group, kiln_draft_in_order(d, in) && same_shape(x, base));
 }
 
-static void fuse_product(kiln_draft *d, int32_t i, const kiln_node *n)
+/* Whether operand k of the operation at the group's start may be made on the way. */
+static bool is_led(const kiln_draft *d, const kiln_node *n, int k, int64_t count)
 {
-    int32_t group = candidate(d, n);
+    int32_t in = kiln_draft_in(d, n, k);
+    return in >= 0 && n->op->led >> k & 1 && kiln_draft_in_order(d, in) && kiln_draft_numel(d->values[in].v) == count;
+}
+
+/* Who reads the other results of the node runs behind the group, which has no part of them. */
+static bool others_wait(const kiln_draft *d, const kiln_node *n, int32_t group)
+{
+    for (int j = 1; j < n->nout; j++)
+        if (d->values[kiln_draft_base(d, kiln_draft_of(d, n->out + j))].group >= group)
+            return false;
+    return true;
+}
+
+static void fuse_heavy(kiln_draft *d, int32_t i, const kiln_node *n, unsigned can)
+{
+    int32_t group = can & KILN_AROUND_END ? candidate(d, n) : -1;
+    int64_t count = kiln_draft_numel(d->values[kiln_draft_of(d, n->out)].v);
     const kiln_draft_group *g = group >= 0 ? &d->groups[group] : NULL;
-    if (g && g->head < 0 && (g->root < 0 || (n->op->cls == KILN_CLASS_MATMUL && counts(d, g))))
+    if (g && (g->head >= 0 || !others_wait(d, n, group) ||
+              (g->root >= 0 && !(n->op->cls == KILN_CLASS_MATMUL && counts(d, g)))))
+        group = -1;
+    if (group < 0)
+        group = open_group(d, can & KILN_AROUND_LEAD ? KILN_WORK_GROUP : KILN_WORK_KERNEL, count);
+    if (d->groups[group].work == KILN_WORK_GROUP)
         d->groups[group].head = i;
-    else
-        group = open_group(d, KILN_WORK_KERNEL, 0);
     join(d, i, group);
-    for (int k = 0; k < n->nin; k++)
-        use_by_order(d, kiln_draft_in(d, n, k), group, false);
+    for (int k = 0; k < n->nin; k++) {
+        int32_t in = kiln_draft_in(d, n, k);
+        if (in >= 0)
+            use_by_order(d, in, group, can & KILN_AROUND_LEAD && is_led(d, n, k, count));
+    }
 }
 
 static void fuse_other(kiln_draft *d, int32_t i, const kiln_node *n)
@@ -210,36 +303,49 @@ static void fuse_other(kiln_draft *d, int32_t i, const kiln_node *n)
     }
 }
 
+/* An operation that nothing came to stand around is a kernel like others. */
+static void close_groups(kiln_draft *d)
+{
+    for (int32_t g = 0; g < d->ngroups; g++)
+        if (d->groups[g].head >= 0 && d->groups[g].nnodes == 1) {
+            d->groups[g].work = KILN_WORK_KERNEL;
+            d->groups[g].head = -1;
+        }
+}
+
 bool kiln_draft_fuse(kiln_draft *d)
 {
     /* Results that nothing reads wait until the node that makes their operand is met: by then its other readers have
      * their groups, and one of them is the companion. */
     int32_t *waiting = KILN_ARENA_NEW(&d->scratch, int32_t, d->nnodes), *next = d->node_next;
-    if (!waiting)
+    bool *leads = KILN_ARENA_NEW(&d->scratch, bool, d->nnodes);
+    if (!waiting || !leads)
         return false;
     for (int32_t i = 0; i < d->nnodes; i++)
         d->node_group[i] = waiting[i] = -1;
     for (int32_t i = d->nnodes; i-- > 0;) {
         const kiln_node *n = kiln_draft_node(d, i);
+        unsigned can;
         if (!d->node_live[i])
             continue;
         for (int32_t w = waiting[i], after; w >= 0; w = after) {
             after = next[w];
-            fuse_pointwise(d, w, kiln_draft_node(d, w));
+            fuse_pointwise(d, w, kiln_draft_node(d, w), leads);
         }
         int32_t producer = newest_producer(d, n);
-        bool waits = n->op->cls == KILN_CLASS_POINTWISE && d->values[kiln_draft_of(d, n->out)].group < 0;
-        if (waits && producer >= 0) {
+        bool unread = n->op->cls == KILN_CLASS_POINTWISE && d->values[kiln_draft_of(d, n->out)].group < 0;
+        if (unread && producer >= 0 && !reads_beside(d, n, producer)) {
             next[i] = waiting[producer];
             waiting[producer] = i;
         } else if (n->op->cls == KILN_CLASS_POINTWISE)
-            fuse_pointwise(d, i, n);
+            fuse_pointwise(d, i, n, leads);
         else if (n->op->cls == KILN_CLASS_REDUCE)
             fuse_reduce(d, i, n);
-        else if (is_product(d, n))
-            fuse_product(d, i, n);
+        else if ((can = around(d, n)))
+            fuse_heavy(d, i, n, can);
         else
             fuse_other(d, i, n);
     }
+    close_groups(d);
     return true;
 }

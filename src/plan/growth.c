@@ -178,12 +178,34 @@ static int64_t product_distance(const kiln_growth *g, const kiln_kernel *k)
     return of_b >= 0 && of_b != b->ndim - 2 ? behind(ndim, shape, of_b + ndim - b->ndim) * within : 0;
 }
 
-/* Of the result of a convolution that a group finishes: images lead in it, as they do in what it reads. */
-static int64_t convolution_distance(const kiln_growth *g, const kiln_kernel *k)
+/* Of a result in which images, or texts, lead, as they do in what it is made of. */
+static int64_t leading_distance(const kiln_growth *g, const kiln_kernel *k)
 {
     int64_t within;
     bool grows = k->op != &kiln_op_convolution_weight_grad && dim_of(g, &k->in[0], &within) == 0;
     return grows ? k->group->count / k->in[0].shape[0] * within : 0;
+}
+
+static int64_t loads_distance(const kiln_growth *g, const kiln_group *group)
+{
+    int64_t distance = 0;
+    for (int i = 0; group && i < group->nloads && !distance; i++)
+        distance = distance_in(g, &group->loads[i]);
+    return distance;
+}
+
+/* Of the first result of an operation that groups stand around. */
+static int64_t result_distance(const kiln_growth *g, const kiln_kernel *k)
+{
+    if (k->op->cls == KILN_CLASS_MATMUL)
+        return product_distance(g, k);
+    if (k->op->cls != KILN_CLASS_ROWS)
+        return leading_distance(g, k);
+    int64_t distance = loads_distance(g, k->lead); /* all are of one shape */
+    for (int i = 0; i < k->nin && !distance; i++)
+        if (k->op->led >> i & 1 || i == 0)
+            distance = distance_in(g, &k->in[i]);
+    return distance;
 }
 
 /* Of the shape of a parameter: its gradient, or a copy of it. */
@@ -230,21 +252,6 @@ static int64_t reduced_distance(const kiln_growth *g, const kiln_group *group, i
     return left;
 }
 
-static void pass_group(const kiln_growth *g, const kiln_trace *tr, const kiln_kernel *k, int64_t number)
-{
-    const kiln_group *group = k->group;
-    int64_t distance = group->head < 0                   ? filled_distance(g, tr, group)
-                       : k->op->cls == KILN_CLASS_MATMUL ? product_distance(g, k)
-                                                         : convolution_distance(g, k);
-    for (int i = 0; i < group->nloads && !distance; i++)
-        distance = distance_in(g, &group->loads[i]);
-    g->in_group[number] = distance;
-    for (int i = 0; i < group->nstores; i++)
-        grows(g, group->stores[i].to.buffer, distance);
-    if (group->reduces && distance)
-        grows(g, group->reduce_to.buffer, reduced_distance(g, group, distance));
-}
-
 /* What others are put into or added to is the result: they do not make it grow. */
 static bool follows_first(const kiln_op *op)
 {
@@ -261,6 +268,33 @@ static int same_dim(const kiln_operand *y, const kiln_operand *x, int d)
         if (y->shape[i] == x->shape[d])
             return i;
     return -1;
+}
+
+/* A result beside the first one, whose rows it has a number each of, or sums over. */
+static void pass_beside(const kiln_growth *g, const kiln_kernel *k, const kiln_operand *y, int64_t distance)
+{
+    const kiln_operand *x = &k->out[0];
+    int d = covering_dim(x->ndim, x->shape, distance, g->batch), to = d < 0 || d >= y->ndim ? -1 : same_dim(y, x, d);
+    if (to == d && d >= 0)
+        grows(g, y->buffer, y->stride[to] * (distance / behind(x->ndim, x->shape, d)));
+}
+
+static void pass_group(const kiln_growth *g, const kiln_trace *tr, const kiln_kernel *k, int64_t number)
+{
+    const kiln_group *group = k->group, *lead = k->lead;
+    bool heavy = lead || group->head >= 0;
+    int64_t distance = heavy ? result_distance(g, k) : filled_distance(g, tr, group);
+    distance = distance ? distance : loads_distance(g, group);
+    g->in_group[number] = distance;
+    for (int i = 0; lead && i < lead->nstores; i++)
+        grows(g, lead->stores[i].to.buffer, distance);
+    for (int i = 0; group && i < group->nstores; i++)
+        grows(g, group->stores[i].to.buffer, distance);
+    for (int j = 0; j < k->nout && distance; j++)
+        if (k->out[j].buffer >= 0)
+            pass_beside(g, k, &k->out[j], distance);
+    if (group && group->reduces && distance)
+        grows(g, group->reduce_to.buffer, reduced_distance(g, group, distance));
 }
 
 static void pass_operation(const kiln_growth *g, const kiln_trace *tr, const kiln_kernel *k)
@@ -310,7 +344,7 @@ bool kiln_growth_find(kiln_growth *g, const kiln_trace *tr, const kiln_plan *p, 
         return false;
     find_slots(g, tr);
     for (int64_t i = 0; i < p->nkernels; i++)
-        if (p->kernels[i].group)
+        if (p->kernels[i].group || p->kernels[i].lead)
             pass_group(g, tr, &p->kernels[i], i);
         else
             pass_operation(g, tr, &p->kernels[i]);
@@ -372,6 +406,14 @@ static void resize_load(const resizing *r, kiln_operand *o, int64_t distance)
         o->shape[d] = resized(r, o->shape[d]);
 }
 
+/* What groups make, or finish, has a shape but no memory. */
+static void resize_outlines(const resizing *r, kiln_operand *o, int n, int64_t distance)
+{
+    for (int i = 0; distance && i < n; i++)
+        if (o[i].buffer < 0)
+            resize_load(r, &o[i], distance);
+}
+
 static kiln_group *resize_group(resizing *r, const kiln_group *from, int64_t distance)
 {
     kiln_group *to = KILN_ARENA_NEW(&r->pool, kiln_group, 1);
@@ -408,9 +450,15 @@ static bool resize_kernel(resizing *r, const kiln_kernel *from, kiln_kernel *to,
     to->workspace = -1;
     to->in = resize_operands(r, from->in, from->nin);
     to->out = resize_operands(r, from->out, from->nout);
+    if (!to->in || !to->out)
+        return false;
+    resize_outlines(r, to->in, to->nin, distance);
+    resize_outlines(r, to->out, to->nout, distance);
+    if (from->lead)
+        to->lead = resize_group(r, from->lead, distance);
     if (from->group)
         to->group = resize_group(r, from->group, distance);
-    return to->in && to->out && (!from->group || to->group);
+    return (!from->lead || to->lead) && (!from->group || to->group);
 }
 
 /* Buffers but workspaces, which are asked for again. They are the last ones. */

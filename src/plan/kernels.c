@@ -13,13 +13,16 @@ typedef struct writer {
     int32_t last_check;   /* when a bad index can be met last; -1 */
     /* The group being written. */
     kiln_group *g;
-    int32_t group, loads_capacity;
+    int32_t group;
+    int32_t program; /* which of its programs: its number, or, of what leads, so many further as there are groups */
     int32_t *kernel; /* by group: its kernel; -1: it needs none */
-    int16_t *reg_of; /* by draft value: its register in this group, if reg_group says so */
-    int32_t *reg_group;
+    int16_t *reg_of; /* by draft value: its register in this program, if reg_program says so */
+    int32_t *reg_program;
+    bool *leads; /* by node: it makes what the operation at the start of its group reads */
 } writer;
 
-enum { INSTR_REGISTER = 4096 }; /* instructions are numbered from here until the number of loads is known */
+/* Instructions are numbered from the first until the number of loads is known; the second is the head. */
+enum { INSTR_REGISTER = 4096, HEAD_REGISTER = INSTR_REGISTER - 1 };
 
 /* ---- Buffers ---- */
 
@@ -75,19 +78,23 @@ static int32_t buffer_of(writer *w, int32_t base)
     return x->buffer;
 }
 
-static kiln_operand window(writer *w, int32_t value)
+/* What is known of a value that has no memory. */
+static kiln_operand outline(const writer *w, int32_t value)
 {
-    kiln_operand o = {.buffer = -1};
-    if (value < 0)
-        return o;
     const kiln_value *v = w->d->values[value].v;
-    o.buffer = buffer_of(w, kiln_draft_base(w->d, value));
-    o.dtype = v->dtype;
-    o.ndim = v->ndim;
+    kiln_operand o = {.buffer = -1, .dtype = v->dtype, .ndim = v->ndim, .offset = v->offset};
     o.dense = kiln_is_dense(v->ndim, v->shape, v->stride);
-    o.offset = v->offset;
     memcpy(o.shape, v->shape, v->ndim * sizeof *v->shape);
     memcpy(o.stride, v->stride, v->ndim * sizeof *v->stride);
+    return o;
+}
+
+static kiln_operand window(writer *w, int32_t value)
+{
+    if (value < 0)
+        return (kiln_operand){.buffer = -1};
+    kiln_operand o = outline(w, value);
+    o.buffer = buffer_of(w, kiln_draft_base(w->d, value));
     return o;
 }
 
@@ -148,14 +155,14 @@ static int16_t load(writer *w, int32_t value, const kiln_value *over, bool keep_
 static void set_register(writer *w, int32_t value, int16_t reg)
 {
     w->reg_of[value] = reg;
-    w->reg_group[value] = w->group;
+    w->reg_program[value] = w->program;
 }
 
 /* The register that holds operand `value` for a node whose result has the shape of `over`. */
 static int16_t operand_register(writer *w, int32_t value, const kiln_value *over, bool keep_dims)
 {
     int32_t base = kiln_draft_base(w->d, value);
-    return w->reg_group[base] == w->group ? w->reg_of[base] : load(w, value, over, keep_dims);
+    return w->reg_program[base] == w->program ? w->reg_of[base] : load(w, value, over, keep_dims);
 }
 
 /* The register of an equal instruction that the group has already: planning makes values again for each reader. -1:
@@ -201,9 +208,10 @@ static void write_instr(writer *w, const kiln_node *n, int32_t number, bool keep
     w->g->instrs[w->g->ninstrs++] = in;
 }
 
-static bool needs_memory(const kiln_draft_value *x, int32_t group)
+static bool needs_memory(const writer *w, int32_t value)
 {
-    return x->output >= 0 || x->commits || x->elsewhere || (x->group >= 0 && x->group != group);
+    const kiln_draft_value *x = &w->d->values[value];
+    return x->output >= 0 || x->commits || x->elsewhere || (x->group >= 0 && x->group != w->group);
 }
 
 static int16_t final_register(const writer *w, int16_t reg)
@@ -221,7 +229,7 @@ static bool passes_on(const writer *w, int load)
     const kiln_draft *d = w->d;
     for (int32_t i = d->groups[w->group].last; i >= 0; i = d->node_next[i]) {
         int32_t out = kiln_draft_of(d, kiln_draft_node(d, i)->out);
-        if (w->reg_group[out] == w->group && w->reg_of[out] == load && needs_memory(&d->values[out], w->group))
+        if (w->reg_program[out] == w->program && w->reg_of[out] == load && needs_memory(w, out))
             return true;
     }
     return w->g->reduces && w->g->reduce_src == load;
@@ -237,7 +245,12 @@ static bool may_write_slot(const writer *w, const kiln_draft_value *x, const kil
     int32_t buffer = w->slot_buffer[x->slot];
     for (int i = 0; i < k->nin; i++)
         if (k->in[i].buffer == buffer && buffer >= 0)
-            return false; /* the matmul at the group's start reads it */
+            return false; /* the operation at the group's start reads it */
+    if (w->program != w->group)
+        return false; /* what comes behind the operation may */
+    for (int i = 0; k->lead && i < k->lead->nloads; i++)
+        if (k->lead->loads[i].buffer == buffer && buffer >= 0)
+            return false;
     for (int i = 0; i < w->g->nloads; i++) {
         const kiln_operand *l = &w->g->loads[i];
         if (l->buffer == buffer && buffer >= 0 &&
@@ -268,6 +281,20 @@ static void add_store(writer *w, int32_t value, kiln_kernel *k)
 
 /* ---- Kernels ---- */
 
+/* The node of the group being written that makes operand k of another; -1: it comes from elsewhere. */
+static int32_t maker_inside(const writer *w, const kiln_node *n, int k)
+{
+    int32_t b = kiln_draft_made(w->d, n, k), maker = b < 0 ? -1 : w->d->values[b].node;
+    return maker >= 0 && w->d->node_group[maker] == w->group ? maker : -1;
+}
+
+/* Whether what leads to the operation makes its operand k. */
+static bool is_given(const writer *w, const kiln_node *n, int k)
+{
+    int32_t maker = maker_inside(w, n, k);
+    return maker >= 0 && w->leads[maker];
+}
+
 static bool kernel_of_node(writer *w, int32_t number, kiln_kernel *k)
 {
     kiln_draft *d = w->d;
@@ -287,7 +314,7 @@ static bool kernel_of_node(writer *w, int32_t number, kiln_kernel *k)
     for (int i = 0; i < n->nints; i++)
         ints[i] = d->tr->ints[n->ints + i];
     for (int i = 0; i < n->nin; i++)
-        k->in[i] = window(w, kiln_draft_in(d, n, i));
+        k->in[i] = is_given(w, n, i) ? outline(w, kiln_draft_in(d, n, i)) : window(w, kiln_draft_in(d, n, i));
     return true;
 }
 
@@ -305,6 +332,16 @@ static bool may_put_in_place(const writer *w, const kiln_node *n, const kiln_ker
            base->dense && !base->offset && bytes_of(x->v) == w->p->buffers[slot].bytes;
 }
 
+/* With `finished` the first goes to the group behind the operation; where it is the only one, the kernel has none. */
+static void write_results(writer *w, const kiln_node *n, bool finished, kiln_kernel *k)
+{
+    k->nout = finished && n->nout == 1 ? 0 : n->nout;
+    for (int j = 0; j < k->nout; j++) {
+        int32_t out = kiln_draft_of(w->d, n->out + j);
+        k->out[j] = finished && !j ? outline(w, out) : window(w, out);
+    }
+}
+
 static bool write_kernel(writer *w, int32_t group, kiln_kernel *k)
 {
     int32_t number = w->d->groups[group].last;
@@ -317,9 +354,7 @@ static bool write_kernel(writer *w, int32_t group, kiln_kernel *k)
         x->buffer = slot_buffer(w, x->slot);
         k->commits = true;
     }
-    k->nout = n->nout;
-    for (int j = 0; j < n->nout; j++)
-        k->out[j] = window(w, kiln_draft_of(w->d, n->out + j));
+    write_results(w, n, false, k);
     return true;
 }
 
@@ -339,53 +374,132 @@ static void write_reduction(writer *w, int32_t number)
         g->reduce_dims |= 1u << d->tr->ints[n->ints + i];
 }
 
-static bool write_group(writer *w, int32_t group, kiln_kernel *k)
+/* Begins a program of the group, with room for so many nodes. */
+static kiln_group *begin_program(writer *w, bool lead, int32_t nodes)
 {
     kiln_draft *d = w->d;
-    const kiln_draft_group *dg = &d->groups[group];
     kiln_group *g = KILN_ARENA_NEW(d->pool, kiln_group, 1);
     if (!g)
-        return false;
-    g->loads = KILN_ARENA_NEW(d->pool, kiln_operand, 3 * (int64_t)dg->nnodes + 1);
-    g->instrs = KILN_ARENA_NEW(d->pool, kiln_instr, dg->nnodes);
-    g->stores = KILN_ARENA_NEW(d->pool, kiln_store, dg->nnodes);
-    if (!g->loads || !g->instrs || !g->stores)
-        return false;
-    g->count = dg->count;
+        return NULL;
+    g->loads = KILN_ARENA_NEW(d->pool, kiln_operand, 3 * (int64_t)nodes + KILN_MAX_LED);
+    g->instrs = KILN_ARENA_NEW(d->pool, kiln_instr, nodes);
+    g->stores = KILN_ARENA_NEW(d->pool, kiln_store, nodes);
+    g->count = d->groups[w->group].count;
     g->head = -1;
-    w->g = k->group = g;
-    w->group = group;
-    k->node = dg->last;
-    if (dg->head >= 0) {
-        if (!kernel_of_node(w, dg->head, k))
-            return false;
-        g->head = 0; /* known to be there; its number is set below */
-        set_register(w, kiln_draft_of(d, kiln_draft_node(d, dg->head)->out), INSTR_REGISTER - 1);
-    }
-    for (int32_t i = dg->last; i >= 0; i = d->node_next[i])
-        if (i == dg->root)
-            write_reduction(w, i);
-        else if (i != dg->head)
-            write_instr(w, kiln_draft_node(d, i), i, dg->root >= 0);
+    w->g = g;
+    w->program = lead ? w->group + d->ngroups : w->group;
+    return g->loads && g->instrs && g->stores ? g : NULL;
+}
 
-    /* Now that the loads are counted, the registers get their final numbers: loads, the head, instructions. */
+/* Now that the loads are counted, the registers get their final numbers: loads, the head, instructions. */
+static void number_registers(const writer *w)
+{
+    kiln_group *g = w->g;
     int16_t head = g->head >= 0 ? (int16_t)g->nloads : -1;
     g->head = head;
     for (int i = 0; i < g->ninstrs; i++) {
         kiln_instr *in = &g->instrs[i];
         in->dst = final_register(w, in->dst);
         for (int s = 0; s < 3; s++)
-            in->src[s] = in->src[s] == INSTR_REGISTER - 1 ? head : final_register(w, in->src[s]);
+            in->src[s] = in->src[s] == HEAD_REGISTER ? head : final_register(w, in->src[s]);
     }
     if (g->reduces)
         g->reduce_src = final_register(w, g->reduce_src);
+    for (int i = 0; i < g->ngifts; i++)
+        g->gifts[i].src = final_register(w, g->gifts[i].src);
+}
+
+/* Stores what nodes of the program made, where it is wanted. */
+static void store_results(writer *w, bool lead, kiln_kernel *k)
+{
+    const kiln_draft *d = w->d;
+    const kiln_draft_group *dg = &d->groups[w->group];
     for (int32_t i = dg->last; i >= 0; i = d->node_next[i]) {
         int32_t out = kiln_draft_of(d, kiln_draft_node(d, i)->out);
-        if (w->reg_of[out] == INSTR_REGISTER - 1 && w->reg_group[out] == group)
-            w->reg_of[out] = head;
-        if (i != dg->root && needs_memory(&d->values[out], group))
+        if (w->leads[i] != lead)
+            continue;
+        if (w->reg_of[out] == HEAD_REGISTER && w->reg_program[out] == w->program)
+            w->reg_of[out] = w->g->head;
+        if (i != dg->root && needs_memory(w, out))
             add_store(w, out, k);
     }
+}
+
+/* ---- What leads ---- */
+
+/* Marks the nodes of the group that make operands of the operation at its start; how many there are. */
+static int32_t find_leads(writer *w)
+{
+    const kiln_draft *d = w->d;
+    const kiln_draft_group *dg = &d->groups[w->group];
+    int32_t count = 0;
+    for (int32_t before = -1; before != count;) { /* seldom more than three times */
+        before = count;
+        for (int32_t i = dg->last; i >= 0; i = d->node_next[i])
+            for (int k = 0; (i == dg->head || w->leads[i]) && k < kiln_draft_node(d, i)->nin; k++) {
+                int32_t maker = maker_inside(w, kiln_draft_node(d, i), k);
+                if (maker >= 0 && !w->leads[maker]) {
+                    w->leads[maker] = true;
+                    count++;
+                }
+            }
+    }
+    return count;
+}
+
+/* The program before the operation. */
+static bool write_lead(writer *w, int32_t nodes, kiln_kernel *k)
+{
+    const kiln_draft *d = w->d;
+    const kiln_draft_group *dg = &d->groups[w->group];
+    const kiln_node *head = kiln_draft_node(d, dg->head);
+    kiln_group *g = k->lead = begin_program(w, true, nodes);
+    if (!g)
+        return false;
+    for (int32_t i = dg->last; i >= 0; i = d->node_next[i])
+        if (w->leads[i])
+            write_instr(w, kiln_draft_node(d, i), i, false);
+    for (int i = 0; i < head->nin; i++)
+        if (is_given(w, head, i)) {
+            int32_t in = kiln_draft_in(d, head, i);
+            g->gifts[g->ngifts++] = (kiln_gift){operand_register(w, in, d->values[in].v, false), (int8_t)i};
+        }
+    number_registers(w);
+    store_results(w, true, k);
+    return true;
+}
+
+static bool write_group(writer *w, int32_t group, kiln_kernel *k)
+{
+    kiln_draft *d = w->d;
+    const kiln_draft_group *dg = &d->groups[group];
+    w->group = group;
+    int32_t leading = dg->head >= 0 ? find_leads(w) : 0, others = dg->nnodes - leading;
+    k->node = dg->last;
+    if (leading && !write_lead(w, leading, k))
+        return false;
+    kiln_group *g = k->group = begin_program(w, false, others);
+    if (!g)
+        return false;
+    if (dg->head >= 0) {
+        const kiln_node *head = kiln_draft_node(d, dg->head);
+        if (!kernel_of_node(w, dg->head, k))
+            return false;
+        write_results(w, head, others > 1, k);
+        if (others == 1) { /* nothing comes behind it */
+            k->group = NULL;
+            return true;
+        }
+        g->head = 0; /* known to be there; its number is set below */
+        set_register(w, kiln_draft_of(d, head->out), HEAD_REGISTER);
+    }
+    for (int32_t i = dg->last; i >= 0; i = d->node_next[i])
+        if (i == dg->root)
+            write_reduction(w, i);
+        else if (i != dg->head && !w->leads[i])
+            write_instr(w, kiln_draft_node(d, i), i, dg->root >= 0);
+    number_registers(w);
+    store_results(w, false, k);
     if (g->reduces) {
         const kiln_node *root = kiln_draft_node(d, dg->root);
         if (dg->head < 0) {
@@ -489,17 +603,18 @@ static bool prepare(writer *w)
     w->slot_read = KILN_ARENA_NEW(&d->scratch, int32_t, w->p->nslots);
     w->kernel = KILN_ARENA_NEW(&d->scratch, int32_t, d->ngroups);
     w->reg_of = KILN_ARENA_NEW(&d->scratch, int16_t, d->nvalues);
-    w->reg_group = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
+    w->reg_program = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
+    w->leads = KILN_ARENA_NEW(&d->scratch, bool, d->nnodes);
     /* A buffer a value and slot, and a workspace a kernel, at most. */
     int64_t kernels = (int64_t)d->ngroups + d->tr->ncommits;
     w->p->kernels = KILN_ARENA_NEW(d->pool, kiln_kernel, kernels);
     w->p->buffers = KILN_ARENA_NEW(d->pool, kiln_buffer, d->nvalues + w->p->nslots + kernels);
-    if (!w->slot_buffer || !w->slot_read || !w->kernel || !w->reg_of || !w->reg_group || !w->p->kernels ||
-        !w->p->buffers)
+    if (!w->slot_buffer || !w->slot_read || !w->kernel || !w->reg_of || !w->reg_program || !w->leads ||
+        !w->p->kernels || !w->p->buffers)
         return false;
     memset(w->slot_buffer, -1, (size_t)w->p->nslots * sizeof *w->slot_buffer);
     memset(w->slot_read, -1, (size_t)w->p->nslots * sizeof *w->slot_read);
-    memset(w->reg_group, -1, (size_t)d->nvalues * sizeof *w->reg_group);
+    memset(w->reg_program, -1, (size_t)d->nvalues * sizeof *w->reg_program);
     return true;
 }
 

@@ -78,31 +78,34 @@ static void give(layout *l, int64_t offset, int64_t bytes)
     }
 }
 
-/* True if the kernel reads the buffer in another way than through this load, or stores the load as it is. */
-static bool reads_elsewhere(const kiln_kernel *k, int32_t buffer, int load)
+/* True if the kernel reads the buffer in another way than through this load of the group, or passes the load on as it
+ * is.
+ */
+static bool reads_elsewhere(const kiln_kernel *k, const kiln_group *g, int32_t buffer, int load)
 {
-    for (int i = 0; i < k->group->nstores; i++)
-        if (k->group->stores[i].src == load)
+    for (int i = 0; i < g->nstores; i++)
+        if (g->stores[i].src == load)
             return true;
-    for (int i = 0; i < k->nin; i++)
-        if (k->in[i].buffer == buffer)
+    for (int i = 0; i < g->ngifts; i++)
+        if (g->gifts[i].src == load)
             return true;
-    for (int i = 0; i < k->group->nloads; i++)
-        if (i != load && k->group->loads[i].buffer == buffer)
+    for (kiln_access a = {0}; kiln_next_access(k, &a) && !a.writes;)
+        if (a.buffer == buffer && a.operand != &g->loads[load])
             return true;
     return false;
 }
 
 /* A pointwise kernel may write over an operand that it reads in the same order and that nobody needs afterwards. */
-static bool reuse_operand(layout *l, const kiln_kernel *k, int32_t number, kiln_buffer *to, size_t element)
+static bool reuse_operand(layout *l, const kiln_kernel *k, const kiln_group *g, int32_t number, kiln_buffer *to,
+                          size_t element)
 {
     kiln_plan *p = l->d->plan;
-    for (int i = 0; i < k->group->nloads; i++) {
-        const kiln_operand *o = &k->group->loads[i];
+    for (int i = 0; i < g->nloads; i++) {
+        const kiln_operand *o = &g->loads[i];
         kiln_buffer *from = &p->buffers[o->buffer];
         if (from->place != KILN_IN_ARENA || from->last != number || from->first == number || !o->dense || o->offset ||
-            kiln_count(o->ndim, o->shape) != k->group->count || kiln_dtype_size((kiln_dtype)o->dtype) != element ||
-            round_up(from->bytes) != round_up(to->bytes) || reads_elsewhere(k, o->buffer, i))
+            kiln_count(o->ndim, o->shape) != g->count || kiln_dtype_size((kiln_dtype)o->dtype) != element ||
+            round_up(from->bytes) != round_up(to->bytes) || reads_elsewhere(k, g, o->buffer, i))
             continue;
         to->offset = from->offset;
         l->follows[to - p->buffers] = o->buffer;
@@ -120,11 +123,11 @@ static void place_buffer(layout *l, int32_t buffer)
 }
 
 /* What a store makes may take the place of an operand; a reduction may go over its rows in several passes. */
-static void place_store(layout *l, const kiln_kernel *k, int32_t number, const kiln_operand *to)
+static void place_store(layout *l, const kiln_kernel *k, const kiln_group *g, int32_t number, const kiln_operand *to)
 {
     kiln_buffer *b = &l->d->plan->buffers[to->buffer];
-    if (b->place == KILN_IN_ARENA && b->offset < 0 && !k->group->reduces && !l->roomy)
-        reuse_operand(l, k, number, b, kiln_dtype_size((kiln_dtype)to->dtype));
+    if (b->place == KILN_IN_ARENA && b->offset < 0 && !g->reduces && !l->roomy)
+        reuse_operand(l, k, g, number, b, kiln_dtype_size((kiln_dtype)to->dtype));
 }
 
 /* What is read has its place already, but for operands of no elements, which no kernel writes. */
@@ -133,8 +136,8 @@ static void place_kernel(layout *l, int32_t number)
     kiln_plan *p = l->d->plan;
     kiln_kernel *k = &p->kernels[number];
     for (kiln_access a = {0}; kiln_next_access(k, &a);) {
-        if (a.kind == KILN_ACCESS_STORE)
-            place_store(l, k, number, a.operand);
+        if (a.kind == KILN_ACCESS_STORE || a.kind == KILN_ACCESS_LEAD_STORE)
+            place_store(l, k, a.kind == KILN_ACCESS_STORE ? k->group : k->lead, number, a.operand);
         place_buffer(l, a.buffer);
     }
     if (l->along[number] >= 0)

@@ -56,16 +56,25 @@ typedef struct kiln_store {
     kiln_operand to; /* dense, of `count` elements */
 } kiln_store;
 
+/* A register that a group before an operation leaves to it, in place of an operand. */
+typedef struct kiln_gift {
+    int16_t src;
+    int8_t operand;
+} kiln_gift;
+
 /* Pointwise work on `count` elements in row-major order, element i of every register belonging to element i of every
- * other; optionally ended by a reduction of one register, or fed by a product whose result is register `head`, or both
- * where the reduction is a sum of integers over all elements and the device counts_products. */
+ * other; optionally ended by a reduction of one register, or fed by an operation whose first result is register `head`,
+ * or both where that is a product, the reduction is a sum of integers over all elements, and the device
+ * counts_products. Or it stands before an operation and makes operands of it. */
 typedef struct kiln_group {
     int64_t count;
     int nloads, ninstrs, nstores;
     kiln_operand *loads; /* each broadcast to `count` elements: its own shape and strides, 0 where repeated */
     kiln_instr *instrs;
     kiln_store *stores;
-    int16_t head; /* the register that the product fills; -1: none. Counts as the last load */
+    int16_t head; /* the register that the operation before it fills; -1: none. Counts as the last load */
+    int ngifts;   /* of a group before an operation: operands that it makes */
+    kiln_gift gifts[KILN_MAX_LED];
     bool reduces;
     kiln_fold fold;
     int16_t reduce_src;
@@ -96,7 +105,9 @@ typedef struct kiln_kernel {
     const int64_t *ints;
     int nints, nscalars;
     int32_t scalars;   /* first run-time scalar */
-    kiln_group *group; /* pointwise and reduce kernels; the epilogue of a matmul; else NULL */
+    kiln_group *group; /* pointwise and reduce kernels; what finishes the first result of an operation, which has no
+                        * place of its own then; else NULL */
+    kiln_group *lead;  /* what makes operands of an operation, which have no place of their own; else NULL */
     int32_t workspace; /* buffer, -1: none */
     int64_t flops, bytes;
     bool tf32; /* products of f32 may round their operands to TF32 */
@@ -107,15 +118,23 @@ typedef struct kiln_kernel {
     kiln_choice choice;
 } kiln_kernel;
 
+/* What groups may stand around an operation on a device (around in device.h). */
+enum {
+    KILN_AROUND_END = 1, /* one that finishes its first result */
+    KILN_AROUND_LEAD = 2 /* one that makes operands which its record says can be led */
+};
+
 /* What a kernel reads and writes, one after the other:
  *
  *     for (kiln_access a = {0}; kiln_next_access(k, &a);) …
  *
- * operands, loads of its group, results, stores, what a reduction leaves, workspace; absent ones are left out. */
+ * operands, loads of its groups, results, stores, what a reduction leaves, workspace; absent ones are left out. */
 typedef enum kiln_access_kind {
     KILN_ACCESS_OPERAND,
+    KILN_ACCESS_LEAD_LOAD,
     KILN_ACCESS_LOAD,
     KILN_ACCESS_RESULT,
+    KILN_ACCESS_LEAD_STORE,
     KILN_ACCESS_STORE,
     KILN_ACCESS_REDUCTION,
     KILN_ACCESS_WORKSPACE,
@@ -133,13 +152,22 @@ typedef struct kiln_access {
 
 static inline bool kiln_next_access(const kiln_kernel *k, kiln_access *a)
 {
-    const kiln_group *g = k->group;
-    const int counts[KILN_ACCESSES] = {k->nin, g ? g->nloads : 0, k->nout, g ? g->nstores : 0, g && g->reduces, 1};
+    const kiln_group *g = k->group, *lead = k->lead;
+    const int counts[KILN_ACCESSES] = {k->nin,
+                                       lead ? lead->nloads : 0,
+                                       g ? g->nloads : 0,
+                                       k->nout,
+                                       lead ? lead->nstores : 0,
+                                       g ? g->nstores : 0,
+                                       g && g->reduces,
+                                       1};
     for (; a->kind < KILN_ACCESSES; a->kind++, a->next = 0)
         while (a->next < counts[a->kind]) {
             int i = a->number = a->next++;
             switch (a->kind) {
             case KILN_ACCESS_OPERAND: a->operand = &k->in[i]; break;
+            case KILN_ACCESS_LEAD_LOAD: a->operand = &lead->loads[i]; break;
+            case KILN_ACCESS_LEAD_STORE: a->operand = &lead->stores[i].to; break;
             case KILN_ACCESS_LOAD: a->operand = &g->loads[i]; break;
             case KILN_ACCESS_RESULT: a->operand = &k->out[i]; break;
             case KILN_ACCESS_STORE: a->operand = &g->stores[i].to; break;

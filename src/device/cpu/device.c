@@ -91,6 +91,13 @@ bool kiln_cpu_supports(void *dev, const kiln_op *op, kiln_dtype dtype)
     }
 }
 
+unsigned kiln_cpu_around(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work)
+{
+    (void)dev, (void)work;
+    const kiln_cpu_kernel *k = op->cls == KILN_CLASS_MATMUL ? NULL : find_kernel(op, dtype);
+    return op->cls == KILN_CLASS_MATMUL ? KILN_AROUND_END : k ? k->around : 0;
+}
+
 /* ---- Lowering ---- */
 
 typedef enum step_kind { STEP_GROUP, STEP_REDUCE, STEP_MATMUL, STEP_CALL } step_kind;
@@ -98,8 +105,8 @@ typedef enum step_kind { STEP_GROUP, STEP_REDUCE, STEP_MATMUL, STEP_CALL } step_
 typedef struct step {
     step_kind kind;
     const kiln_kernel *kernel;
-    kiln_cpu_group group; /* of a call: what finishes its result, if the kernel has a group */
-    size_t call_bytes;    /* of its workspace, before the group's */
+    kiln_cpu_group group, lead; /* of a call: what finishes its result and makes its operands, if the kernel has them */
+    size_t call_bytes;          /* of its workspace, before that of these */
     kiln_cpu_matmul *matmul;
     const kiln_cpu_kernel *call;
     void *state;
@@ -123,25 +130,31 @@ static kiln_dtype first_dtype(const kiln_kernel *k)
 
 static kiln_cpu_operand plain_operand(const kiln_plan *plan, const kiln_operand *o, const kiln_binding *binding)
 {
-    if (o->buffer < 0)
+    if (o->buffer < 0 && !o->ndim)
         return (kiln_cpu_operand){0};
     kiln_cpu_operand p = {.dtype = (kiln_dtype)o->dtype, .ndim = o->ndim, .shape = o->shape, .stride = o->stride};
-    if (binding)
+    if (binding && o->buffer >= 0)
         p.data = (char *)(uintptr_t)kiln_buffer_address(plan, binding, o->buffer) +
                  o->offset * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype);
     return p;
 }
 
-/* Finishes what a call has computed. */
-typedef struct finishing {
-    kiln_cpu_tile tile;
+/* The groups around a call. */
+typedef struct surroundings {
+    kiln_cpu_tile group, lead;
     size_t unit; /* of a value */
-} finishing;
+} surroundings;
 
 static void finish(void *context, int64_t start, int64_t count, const void *values, int worker)
 {
-    const finishing *f = context;
-    kiln_cpu_group_finish(&f->tile, start, count, values, f->unit, worker);
+    const surroundings *s = context;
+    kiln_cpu_group_finish(&s->group, start, count, values, s->unit, worker);
+}
+
+static void lead(void *context, int64_t start, int64_t count, void *const *to, int worker)
+{
+    const surroundings *s = context;
+    kiln_cpu_group_give(&s->lead, start, count, to, worker);
 }
 
 /* A call without addresses when `binding` is NULL: shapes are all that workspace and prepare look at. */
@@ -157,7 +170,8 @@ static void make_call(kiln_cpu_call *c, const kiln_plan *plan, const kiln_kernel
     c->fault = NULL;
     c->state = NULL;
     c->finish = k->group ? finish : NULL;
-    c->finish_context = NULL;
+    c->lead = k->lead ? lead : NULL;
+    c->finish_context = c->lead_context = NULL;
     for (int i = 0; i < k->nin; i++)
         c->in[i] = plain_operand(plan, &k->in[i], binding);
     for (int j = 0; j < k->nout; j++)
@@ -168,7 +182,7 @@ static void make_call(kiln_cpu_call *c, const kiln_plan *plan, const kiln_kernel
 
 static bool is_call(const kiln_kernel *k)
 {
-    return !k->group || (k->op && k->op->cls == KILN_CLASS_CONV);
+    return !k->group || (k->op && k->op->cls != KILN_CLASS_REDUCE);
 }
 
 static size_t call_workspace(const kiln_kernel *k)
@@ -188,7 +202,8 @@ size_t kiln_cpu_workspace(void *dev, const kiln_kernel *k)
     int threads = kiln_threads();
     if (k->op && k->op->cls == KILN_CLASS_MATMUL)
         return kiln_cpu_matmul_workspace(k, threads);
-    return (k->group ? kiln_cpu_group_workspace(k->group, threads) : 0) + (is_call(k) ? call_workspace(k) : 0);
+    return (k->group ? kiln_cpu_group_workspace(k->group, threads) : 0) +
+           (k->lead ? kiln_cpu_group_workspace(k->lead, threads) : 0) + (is_call(k) ? call_workspace(k) : 0);
 }
 
 static bool lower_step(exec *e, step *s, const kiln_plan *plan, const kiln_kernel *k)
@@ -199,12 +214,13 @@ static bool lower_step(exec *e, step *s, const kiln_plan *plan, const kiln_kerne
         s->matmul = KILN_ARENA_NEW(&e->pool, kiln_cpu_matmul, 1);
         return s->matmul && kiln_cpu_matmul_lower(s->matmul, plan, k, &e->pool);
     }
-    if (k->group && !kiln_cpu_group_lower(&s->group, plan, k, &e->pool))
+    if ((k->group && !kiln_cpu_group_lower(&s->group, plan, k->group, &e->pool)) ||
+        (k->lead && !kiln_cpu_group_lower(&s->lead, plan, k->lead, &e->pool)))
         return false;
     s->kind = is_call(k) ? STEP_CALL : k->group->reduces ? STEP_REDUCE : STEP_GROUP;
     if (!is_call(k))
         return true;
-    s->call_bytes = k->group ? call_workspace(k) : 0;
+    s->call_bytes = k->group || k->lead ? call_workspace(k) : 0;
     s->call = find_kernel(k->op, first_dtype(k));
     if (!s->call)
         return kiln_fail(KILN_E_UNSUPPORTED, k->op->name, "the cpu has no kernel for %s in %s", k->op->name,
@@ -263,9 +279,13 @@ static void run_call(const step *s, const kiln_plan *plan, const kiln_binding *b
 {
     kiln_cpu_call c;
     make_call(&c, plan, s->kernel, binding);
-    finishing f = {{&s->group, plan, binding, c.workspace ? (char *)c.workspace + s->call_bytes : NULL},
-                   kiln_pw_class_size(kiln_pw_class_of(first_dtype(s->kernel)))};
-    c.finish_context = &f;
+    char *room = c.workspace ? (char *)c.workspace + s->call_bytes : NULL;
+    surroundings around = {{&s->group, plan, binding, room},
+                           {&s->lead, plan, binding, room},
+                           kiln_pw_class_size(kiln_pw_class_of(first_dtype(s->kernel)))};
+    if (s->kernel->group && s->kernel->lead)
+        around.lead.registers += kiln_cpu_group_workspace(s->kernel->group, kiln_threads());
+    c.finish_context = c.lead_context = &around;
     c.kernel = number;
     c.fault = fault;
     c.state = s->state;
@@ -407,7 +427,6 @@ static bool cpu_wait(void *dev)
 
 const kiln_device_table kiln_cpu_table = {.version = KILN_DEVICE_VERSION,
                                           .kind = "cpu",
-                                          .finishes_convolutions = true,
                                           .count = cpu_count,
                                           .describe = cpu_describe,
                                           .open = cpu_open,
@@ -418,6 +437,7 @@ const kiln_device_table kiln_cpu_table = {.version = KILN_DEVICE_VERSION,
                                           .copy_out = cpu_copy_out,
                                           .trim = cpu_trim,
                                           .supports = kiln_cpu_supports,
+                                          .around = kiln_cpu_around,
                                           .workspace = kiln_cpu_workspace,
                                           .lower = kiln_cpu_lower,
                                           .dispose = kiln_cpu_dispose,

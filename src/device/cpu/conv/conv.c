@@ -3,7 +3,7 @@
 
 #include "device/cpu/gemm/gemm_plan.h"
 #include "device/cpu/group/pointwise.h"
-#include "ops/op.h"
+#include "plan/plan.h"
 
 /* From the operands alone: a result that is handed over has no place in the call. */
 static kiln_conv shape_of(const kiln_cpu_call *c, kiln_conv_kind kind)
@@ -127,8 +127,8 @@ KERNEL(convolution_weight_grad, KILN_CONV_WEIGHT_GRAD)
 
 #define ROW(name)                                                                                                      \
     {                                                                                                                  \
-        .op = #name, .dtypes = KILN_T_FLOATS, .run = name##_run, .workspace = name##_workspace,                        \
-        .prepare = name##_prepare, .dispose = kiln_conv_dnnl_free                                                      \
+        .op = #name, .dtypes = KILN_T_FLOATS, .around = KILN_AROUND_END, .run = name##_run,                            \
+        .workspace = name##_workspace, .prepare = name##_prepare, .dispose = kiln_conv_dnnl_free                       \
     }
 
 const kiln_cpu_kernel kiln_cpu_kernels_conv[] = {

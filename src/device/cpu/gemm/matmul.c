@@ -93,7 +93,7 @@ bool kiln_cpu_matmul_lower(kiln_cpu_matmul *m, const kiln_plan *plan, const kiln
             return false;
     }
     m->c_buffer = k->group ? -1 : k->out[0].buffer;
-    return !k->group || (kiln_cpu_group_lower(&m->group, plan, k, pool) && (store_product(m, plan), true));
+    return !k->group || (kiln_cpu_group_lower(&m->group, plan, k->group, pool) && (store_product(m, plan), true));
 }
 
 size_t kiln_cpu_matmul_workspace(const kiln_kernel *k, int threads)

@@ -78,9 +78,11 @@ static void count_uses(const kiln_cpu_group *e, int *uses)
         uses[e->stores[i].src]++;
     if (g->reduces)
         uses[g->reduce_src]++;
+    for (int i = 0; i < g->ngifts; i++)
+        uses[g->gifts[i].src]++;
 }
 
-/* The last instruction that reads each register; stores and the reduction come after all of them. */
+/* The last instruction that reads each register; stores, the reduction and what is given come after all of them. */
 static void find_last_uses(const kiln_cpu_group *e, int *last)
 {
     const kiln_group *g = e->group;
@@ -94,6 +96,8 @@ static void find_last_uses(const kiln_cpu_group *e, int *last)
         last[e->stores[i].src] = e->ninstrs;
     if (g->reduces)
         last[g->reduce_src] = e->ninstrs;
+    for (int i = 0; i < g->ngifts; i++)
+        last[g->gifts[i].src] = e->ninstrs;
 }
 
 static bool overlap(const kiln_buffer *a, const kiln_buffer *b)
@@ -224,12 +228,12 @@ static int64_t register_bytes(const kiln_group *g)
     return (int64_t)size * KILN_TILE;
 }
 
-static kiln_dtype reduced_dtype(const kiln_group *g)
+static kiln_dtype register_dtype(const kiln_group *g, int16_t reg)
 {
     for (int i = 0; i < g->ninstrs; i++)
-        if (g->instrs[i].dst == g->reduce_src)
+        if (g->instrs[i].dst == reg)
             return (kiln_dtype)g->instrs[i].dtype;
-    return (kiln_dtype)g->loads[g->reduce_src].dtype;
+    return (kiln_dtype)g->loads[reg].dtype;
 }
 
 /* Everything that does not need memory to be known: also used to size the workspace. */
@@ -245,13 +249,12 @@ static void lower_shapes(kiln_cpu_group *e, const kiln_group *g, int *order)
     e->head = g->head;
     if (g->reduces) {
         lower_reduction(e, g, order);
-        e->cls = kiln_pw_class_of(reduced_dtype(g));
+        e->cls = kiln_pw_class_of(register_dtype(g, g->reduce_src));
     }
 }
 
-bool kiln_cpu_group_lower(kiln_cpu_group *e, const kiln_plan *plan, const kiln_kernel *kernel, kiln_arena *pool)
+bool kiln_cpu_group_lower(kiln_cpu_group *e, const kiln_plan *plan, const kiln_group *g, kiln_arena *pool)
 {
-    const kiln_group *g = kernel->group;
     int order[KILN_MAX_DIMS];
     *e = (kiln_cpu_group){0};
     lower_shapes(e, g, order);
@@ -355,12 +358,11 @@ static char *store_memory(const kiln_cpu_tile *t, const kiln_cpu_store *s, int64
 
 enum { MAX_REGISTERS = 256 };
 
-const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker,
-                                int16_t wanted)
+/* Leaves in at[r] where register r is. */
+static void run_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker, const void **at)
 {
     const kiln_cpu_group *e = t->e;
     char *registers = t->registers + (int64_t)worker * e->nphysical * e->register_bytes;
-    const void *at[MAX_REGISTERS];
     for (int i = 0; i < e->nloads; i++)
         at[i] = load_register(t, &e->loads[i], registers, start, n);
     if (e->head >= 0)
@@ -390,7 +392,32 @@ const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n
     for (int i = 0; i < e->nstores; i++)
         if (!e->stores[i].done)
             e->table->store[e->stores[i].dtype](store_memory(t, &e->stores[i], start), at[e->stores[i].src], n);
+}
+
+const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker,
+                                int16_t wanted)
+{
+    const void *at[MAX_REGISTERS];
+    run_tile(t, start, n, head, worker, at);
     return wanted >= 0 ? at[wanted] : NULL;
+}
+
+void kiln_cpu_group_give(const kiln_cpu_tile *t, int64_t start, int64_t count, void *const *to, int worker)
+{
+    const kiln_group *g = t->e->group;
+    const void *at[MAX_REGISTERS];
+    for (int64_t i = 0; i < count; i += KILN_TILE) {
+        int64_t n = count - i < KILN_TILE ? count - i : KILN_TILE;
+        run_tile(t, start + i, n, NULL, worker, at);
+        for (int k = 0; k < g->ngifts; k++) {
+            kiln_dtype dtype = register_dtype(g, g->gifts[k].src);
+            size_t unit = kiln_pw_class_size(kiln_pw_class_of(dtype));
+            char *there = (char *)to[g->gifts[k].operand] + (size_t)i * unit;
+            memcpy(there, at[g->gifts[k].src], (size_t)n * unit);
+            if (t->e->table->round[dtype])
+                t->e->table->round[dtype](there, n);
+        }
+    }
 }
 
 void kiln_cpu_group_finish(const kiln_cpu_tile *t, int64_t start, int64_t count, const void *values, size_t unit,

@@ -64,8 +64,8 @@ typedef struct kiln_cpu_group {
     int64_t chunk, chunks; /* the reduced dim is cut into pieces of `chunk`, each with a partial result */
 } kiln_cpu_group;
 
-/* Lowers a group into memory from `pool`; false with an error. */
-bool kiln_cpu_group_lower(kiln_cpu_group *e, const kiln_plan *plan, const kiln_kernel *kernel, kiln_arena *pool);
+/* Lowers a group of the plan into memory from `pool`; false with an error. */
+bool kiln_cpu_group_lower(kiln_cpu_group *e, const kiln_plan *plan, const kiln_group *group, kiln_arena *pool);
 
 /* Scratch bytes: registers for every thread, partial results of a reduction. */
 size_t kiln_cpu_group_workspace(const kiln_group *g, int threads);
@@ -86,6 +86,10 @@ const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n
 /* Any number of elements from `start` on, whose head values lie one behind the other, `unit` bytes each. */
 void kiln_cpu_group_finish(const kiln_cpu_tile *t, int64_t start, int64_t count, const void *values, size_t unit,
                            int worker);
+
+/* Any number of elements from `start` on of what the group makes for operands of an operation, to[k] for operand k:
+ * what is of 16 bits comes as f32, rounded to them. */
+void kiln_cpu_group_give(const kiln_cpu_tile *t, int64_t start, int64_t count, void *const *to, int worker);
 
 /* True if a load of the group may read memory of the buffer. */
 bool kiln_cpu_group_reads(const kiln_cpu_group *e, const kiln_plan *plan, int32_t buffer);

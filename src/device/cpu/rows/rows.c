@@ -4,7 +4,7 @@
 #include "device/cpu/common/ranges.h"
 #include "device/cpu/group/pointwise.h"
 #include "device/cpu/rows/rows.h"
-#include "ops/op.h"
+#include "plan/plan.h"
 
 static const kiln_rows_real *kernels_for(kiln_dtype dtype)
 {
@@ -82,7 +82,7 @@ static void log_softmax(const kiln_cpu_call *c)
     run_softmax(c, true);
 }
 
-/* ---- normalize_rows ---- */
+/* ---- Rows of what is normalised ---- */
 
 static bool is_half(kiln_dtype dtype)
 {
@@ -109,14 +109,95 @@ static void run_rows(const kiln_cpu_call *c, int64_t cost, void (*task)(void *co
     kiln_parallel(j.tasks, task, &j);
 }
 
+/* ---- Row by row ---- */
+
+/* Rows of halves, and those that groups around the kernel make or finish, go through scratch memory one at a time: each
+ * worker has room for a row of two operands and of the result, behind what all share. */
+enum { ROOMS = 3 };
+
+static bool goes_by_row(const job *j)
+{
+    return j->half || j->c->lead || j->c->finish;
+}
+
+static size_t wide(const job *j) /* bytes of an element as it is computed */
+{
+    return j->half ? sizeof(float) : j->element;
+}
+
+static size_t rooms_bytes(const job *j, int64_t shared)
+{
+    int64_t rooms = goes_by_row(j) ? ROOMS * j->n * kiln_threads() : 0;
+    return (size_t)((j->half ? shared : 0) + rooms) * wide(j);
+}
+
+static void *room_of(const job *j, int64_t shared, int worker, int number)
+{
+    int64_t at = (j->half ? shared : 0) + (ROOMS * worker + number) * j->n;
+    return (char *)j->c->workspace + (size_t)at * wide(j);
+}
+
+static void widen(const job *j, void *to, const void *from, int64_t count)
+{
+    kiln_pw_best()->load[j->c->in[0].dtype](to, from, count);
+}
+
+static void narrow(const job *j, void *to, const void *from, int64_t count)
+{
+    kiln_pw_best()->store[j->c->in[0].dtype](to, from, count);
+}
+
+/* Where a row of operand k is to be read; what leads has put it into its room already. */
+static const void *read_row(const job *j, int k, int64_t row, void *room)
+{
+    const kiln_cpu_operand *x = &j->c->in[k];
+    if (x->data && !j->half)
+        return at(j, x, row * j->n);
+    if (x->data)
+        widen(j, room, at(j, x, row * j->n), j->n);
+    return room;
+}
+
+/* Where a row of the result is to be written, and what becomes of it then. */
+static void *begin_row(const job *j, int64_t row, void *room)
+{
+    return j->half || j->c->finish ? room : at(j, &j->c->out[0], row * j->n);
+}
+
+static void end_row(const job *j, int64_t row, const void *room, int worker)
+{
+    if (j->c->finish)
+        j->c->finish(j->c->finish_context, row * j->n, j->n, room, worker);
+    else if (j->half)
+        narrow(j, at(j, &j->c->out[0], row * j->n), room, j->n);
+}
+
+static void lead_row(const job *j, int64_t row, void *const *to, int worker)
+{
+    if (j->c->lead)
+        j->c->lead(j->c->lead_context, row * j->n, j->n, to, worker);
+}
+
+/* ---- normalize_rows ---- */
+
 static void normalize_task(void *context, int64_t task, int worker)
 {
-    (void)worker;
     const job *j = context;
     const kiln_cpu_operand *out = j->c->out;
+    double eps = j->c->floats[0];
     int64_t first = kiln_range_begin(j->items, j->tasks, task), end = kiln_range_begin(j->items, j->tasks, task + 1);
-    j->kernels->normalize(at(j, &j->c->in[0], first * j->n), at(j, &out[0], first * j->n), at(j, &out[1], first),
-                          at(j, &out[2], first), end - first, j->n, j->c->floats[0]);
+    if (!goes_by_row(j)) {
+        j->kernels->normalize(at(j, &j->c->in[0], first * j->n), at(j, &out[0], first * j->n), at(j, &out[1], first),
+                              at(j, &out[2], first), end - first, j->n, eps);
+        return;
+    }
+    void *x = room_of(j, 0, worker, 0), *y = room_of(j, 0, worker, 1);
+    for (int64_t row = first; row < end; row++) {
+        lead_row(j, row, &x, worker);
+        j->kernels->normalize(read_row(j, 0, row, x), begin_row(j, row, y), at(j, &out[1], row), at(j, &out[2], row), 1,
+                              j->n, eps);
+        end_row(j, row, y, worker);
+    }
 }
 
 static void normalize_rows(const kiln_cpu_call *c)
@@ -124,27 +205,10 @@ static void normalize_rows(const kiln_cpu_call *c)
     run_rows(c, 2, normalize_task);
 }
 
-/* ---- Halves ---- */
-
-/* Floats of scratch memory: so many that all share, and then so many for each worker. */
-static size_t scratch_bytes(const job *j, int64_t shared, int64_t each)
+static size_t normalize_workspace(const kiln_cpu_call *c)
 {
-    return j->half ? (size_t)(shared + each * kiln_threads()) * sizeof(float) : 0;
-}
-
-static float *scratch_of(const job *j, int64_t shared, int64_t each, int worker)
-{
-    return (float *)j->c->workspace + shared + each * worker;
-}
-
-static void widen(const job *j, float *to, const void *from, int64_t count)
-{
-    kiln_pw_best()->load[j->c->in[0].dtype](to, from, count);
-}
-
-static void narrow(const job *j, void *to, const float *from, int64_t count)
-{
-    kiln_pw_best()->store[j->c->in[0].dtype](to, from, count);
+    job j = measure_rows(c);
+    return rooms_bytes(&j, 0);
 }
 
 /* ---- layer_norm_rows ---- */
@@ -169,28 +233,26 @@ static void layer_norm_task(void *context, int64_t task, int worker)
     const job *j = context;
     const kiln_cpu_operand *in = j->c->in, *out = j->c->out;
     int64_t first = kiln_range_begin(j->items, j->tasks, task), end = kiln_range_begin(j->items, j->tasks, task + 1);
-    kiln_layer_norm_rows r = {.rows = end - first,
-                              .n = j->n,
-                              .x = at(j, &in[0], first * j->n),
-                              .weight = row_operand(j, 1, 0),
-                              .bias = row_operand(j, 2, j->n),
-                              .y = at(j, &out[0], first * j->n),
-                              .mean = figure_at(j, &out[1], first),
-                              .rstd = figure_at(j, &out[2], first)};
-    if (!j->half) {
+    kiln_layer_norm_rows r = {
+        .rows = end - first, .n = j->n, .weight = row_operand(j, 1, 0), .bias = row_operand(j, 2, j->n)};
+    if (!goes_by_row(j)) {
+        r.x = at(j, &in[0], first * j->n);
+        r.y = at(j, &out[0], first * j->n);
+        r.mean = figure_at(j, &out[1], first);
+        r.rstd = figure_at(j, &out[2], first);
         j->kernels->layer_norm(&r, j->c->floats[0]);
         return;
     }
-    float *x = scratch_of(j, 2 * j->n, 2 * j->n, worker), *y = x + j->n;
+    void *x = room_of(j, 2 * j->n, worker, 0), *y = room_of(j, 2 * j->n, worker, 1);
     r.rows = 1;
-    r.x = x;
-    r.y = y;
     for (int64_t row = first; row < end; row++) {
-        widen(j, x, at(j, &in[0], row * j->n), j->n);
+        lead_row(j, row, &x, worker);
+        r.x = read_row(j, 0, row, x);
+        r.y = begin_row(j, row, y);
         r.mean = figure_at(j, &out[1], row);
         r.rstd = figure_at(j, &out[2], row);
         j->kernels->layer_norm(&r, j->c->floats[0]);
-        narrow(j, at(j, &out[0], row * j->n), y, j->n);
+        end_row(j, row, y, worker);
     }
 }
 
@@ -205,12 +267,13 @@ static void layer_norm_rows(const kiln_cpu_call *c)
 static size_t layer_norm_workspace(const kiln_cpu_call *c)
 {
     job j = measure_rows(c);
-    return scratch_bytes(&j, 2 * j.n, 2 * j.n);
+    return rooms_bytes(&j, 2 * j.n);
 }
 
 /* ---- layer_norm_rows_grad ---- */
 
 enum { SUMMED_ROWS = 64 }; /* rows whose gradients of weight and bias a task sums; the sums are added in order */
+enum { X, MEAN, RSTD, GY, WEIGHT };
 
 static int64_t summing_tasks(const job *j)
 {
@@ -218,7 +281,7 @@ static int64_t summing_tasks(const job *j)
 }
 
 /* The workspace: sums of the gradients of weight and bias, those of all rows and then those of each task, one behind
- * the other; of halves also the weight, and three rows for each worker. */
+ * the other; of halves also the weight; and the rooms of the workers. */
 static int64_t all_sums(const job *j)
 {
     return 2 * j->n * (1 + summing_tasks(j));
@@ -226,7 +289,12 @@ static int64_t all_sums(const job *j)
 
 static char *sums_of(const job *j, int64_t task) /* -1: of all rows */
 {
-    return (char *)j->c->workspace + (size_t)(2 * (1 + task) * j->n) * (j->half ? sizeof(float) : j->element);
+    return (char *)j->c->workspace + (size_t)(2 * (1 + task) * j->n) * wide(j);
+}
+
+static void *grad_room_of(const job *j, int worker, int number)
+{
+    return (char *)room_of(j, j->n, worker, number) + (size_t)all_sums(j) * wide(j);
 }
 
 static void layer_norm_grad_task(void *context, int64_t task, int worker)
@@ -234,33 +302,32 @@ static void layer_norm_grad_task(void *context, int64_t task, int worker)
     const job *j = context;
     const kiln_cpu_operand *in = j->c->in;
     int64_t first = task * SUMMED_ROWS, rows = j->items - first < SUMMED_ROWS ? j->items - first : SUMMED_ROWS;
-    size_t wide = j->half ? sizeof(float) : j->element;
     kiln_layer_norm_rows r = {.rows = rows,
                               .n = j->n,
-                              .x = at(j, &in[0], first * j->n),
-                              .mean = figure_at(j, &in[1], first),
-                              .rstd = figure_at(j, &in[2], first),
-                              .gy = at(j, &in[3], first * j->n),
-                              .weight = row_operand(j, 4, all_sums(j)),
-                              .gx = at(j, &j->c->out[0], first * j->n),
+                              .weight = row_operand(j, WEIGHT, all_sums(j)),
                               .gweight = sums_of(j, task),
-                              .gbias = sums_of(j, task) + (size_t)j->n * wide};
-    if (!j->half) {
+                              .gbias = sums_of(j, task) + (size_t)j->n * wide(j)};
+    if (!goes_by_row(j)) {
+        r.x = at(j, &in[X], first * j->n);
+        r.gy = at(j, &in[GY], first * j->n);
+        r.gx = at(j, &j->c->out[0], first * j->n);
+        r.mean = figure_at(j, &in[MEAN], first);
+        r.rstd = figure_at(j, &in[RSTD], first);
         j->kernels->layer_norm_grad(&r);
         return;
     }
-    float *x = scratch_of(j, all_sums(j) + j->n, 3 * j->n, worker), *gy = x + j->n, *gx = gy + j->n;
+    void *led[] = {[X] = grad_room_of(j, worker, 0), [GY] = grad_room_of(j, worker, 1)};
+    void *gx = grad_room_of(j, worker, 2);
     r.rows = 1;
-    r.x = x;
-    r.gy = gy;
-    r.gx = gx;
     for (int64_t row = first; row < first + rows; row++, r.goes_on = true) {
-        widen(j, x, at(j, &in[0], row * j->n), j->n);
-        widen(j, gy, at(j, &in[3], row * j->n), j->n);
-        r.mean = figure_at(j, &in[1], row);
-        r.rstd = figure_at(j, &in[2], row);
+        lead_row(j, row, led, worker);
+        r.x = read_row(j, X, row, led[X]);
+        r.gy = read_row(j, GY, row, led[GY]);
+        r.gx = begin_row(j, row, gx);
+        r.mean = figure_at(j, &in[MEAN], row);
+        r.rstd = figure_at(j, &in[RSTD], row);
         j->kernels->layer_norm_grad(&r);
-        narrow(j, at(j, &j->c->out[0], row * j->n), gx, j->n);
+        end_row(j, row, gx, worker);
     }
 }
 
@@ -276,37 +343,45 @@ static void add_sums(const job *j, const char *from, char *to)
 static void layer_norm_rows_grad(const kiln_cpu_call *c)
 {
     job j = measure_rows(c);
-    size_t wide = j.half ? sizeof(float) : j.element;
-    widen_row_operand(&j, 4, all_sums(&j));
+    widen_row_operand(&j, WEIGHT, all_sums(&j));
     kiln_parallel(summing_tasks(&j), layer_norm_grad_task, &j);
     char *sums = sums_of(&j, -1);
-    memset(sums, 0, (size_t)(2 * j.n) * wide);
+    memset(sums, 0, (size_t)(2 * j.n) * wide(&j));
     for (int64_t task = 0; task < summing_tasks(&j); task++)
         add_sums(&j, sums_of(&j, task), sums);
-    for (int k = 0; k < 2; k++, sums += (size_t)j.n * wide) {
+    for (int k = 0; k < 2; k++, sums += (size_t)j.n * wide(&j)) {
         if (j.half)
-            narrow(&j, c->out[1 + k].data, (const float *)(const void *)sums, j.n);
+            narrow(&j, c->out[1 + k].data, sums, j.n);
         else
-            memcpy(c->out[1 + k].data, sums, (size_t)j.n * wide);
+            memcpy(c->out[1 + k].data, sums, (size_t)j.n * wide(&j));
     }
 }
 
 static size_t layer_norm_grad_workspace(const kiln_cpu_call *c)
 {
     job j = measure_rows(c);
-    return j.half ? scratch_bytes(&j, all_sums(&j) + j.n, 3 * j.n) : (size_t)all_sums(&j) * j.element;
+    return (size_t)all_sums(&j) * wide(&j) + rooms_bytes(&j, j.n);
 }
 
 /* What is not here in 16 bits is converted around: gradients of softmax read its result, and would read it rounded. */
-enum { REALS = 1 << KILN_F32 | 1 << KILN_F64 };
+enum { REALS = 1 << KILN_F32 | 1 << KILN_F64, AROUND = KILN_AROUND_END | KILN_AROUND_LEAD };
 
 const kiln_cpu_kernel kiln_cpu_kernels_rows[] = {
     {.op = "softmax", .dtypes = REALS, .run = softmax},
     {.op = "log_softmax", .dtypes = REALS, .run = log_softmax},
-    {.op = "normalize_rows", .dtypes = REALS, .run = normalize_rows},
-    {.op = "layer_norm_rows", .dtypes = KILN_T_FLOATS, .run = layer_norm_rows, .workspace = layer_norm_workspace},
+    {.op = "normalize_rows",
+     .dtypes = REALS,
+     .around = AROUND,
+     .run = normalize_rows,
+     .workspace = normalize_workspace},
+    {.op = "layer_norm_rows",
+     .dtypes = KILN_T_FLOATS,
+     .around = AROUND,
+     .run = layer_norm_rows,
+     .workspace = layer_norm_workspace},
     {.op = "layer_norm_rows_grad",
      .dtypes = KILN_T_FLOATS,
+     .around = AROUND,
      .run = layer_norm_rows_grad,
      .workspace = layer_norm_grad_workspace},
     {.op = "nll_loss_pick", .dtypes = KILN_T_FLOATS, .run = kiln_cpu_nll_loss_pick},

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include "device/cpu/common/isa.h"
-#include "ops/op.h"
+#include "plan/plan.h"
 
 #define KERNELS "device/cpu/sequence/attention_kernels.h"
 #include "device/cpu/common/reals.h"
@@ -57,7 +57,7 @@ static void forward_task(void *context, int64_t task, int worker)
     char *scratch = (char *)a->c->workspace + (size_t)worker * a->worker_bytes;
     int64_t rows = a->blocks == 1 ? a->l : a->block, row = task % a->blocks * rows;
     int64_t end = row + rows < a->l ? row + rows : a->l;
-    (is_f64(a) ? forward_f64 : forward_f32)(a, task / a->blocks, row, end, scratch);
+    (is_f64(a) ? forward_f64 : forward_f32)(a, task / a->blocks, row, end, scratch, worker);
 }
 
 static void run_attention(const kiln_cpu_call *c)
@@ -92,7 +92,11 @@ static size_t backward_workspace(const kiln_cpu_call *c)
 }
 
 const kiln_cpu_kernel kiln_cpu_kernels_attention[] = {
-    {.op = "attention", .dtypes = KILN_T_FLOATS, .run = run_attention, .workspace = forward_workspace},
+    {.op = "attention",
+     .dtypes = KILN_T_FLOATS,
+     .around = KILN_AROUND_END,
+     .run = run_attention,
+     .workspace = forward_workspace},
     {.op = "attention_grad", .dtypes = KILN_T_FLOATS, .run = run_attention_grad, .workspace = backward_workspace},
     {0},
 };

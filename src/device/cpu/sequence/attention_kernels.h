@@ -85,7 +85,7 @@ static int64_t NAME(least)(int64_t a, int64_t b)
 /* ---- Forward ---- */
 
 static void NAME(forward_tile)(const kiln_attention *a, int64_t head, int64_t row, int64_t rows, const REAL *keys,
-                               NAME(matrix) values, REAL *scratch)
+                               NAME(matrix) values, REAL *scratch, int worker)
 {
     const kiln_cpu_operand *q = &a->c->in[0];
     int n = q->ndim;
@@ -108,7 +108,10 @@ static void NAME(forward_tile)(const kiln_attention *a, int64_t head, int64_t ro
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < a->ev; j++)
             sums[i * a->ev_wide + j] *= share[i];
-        NAME(put)(a, &y.x, to + i * y.stride[n - 2], sums + i * a->ev_wide, a->ev);
+        if (a->c->finish)
+            a->c->finish(a->c->finish_context, to + i * y.stride[n - 2], a->ev, sums + i * a->ev_wide, worker);
+        else
+            NAME(put)(a, &y.x, to + i * y.stride[n - 2], sums + i * a->ev_wide, a->ev);
     }
 }
 
@@ -119,13 +122,13 @@ static size_t NAME(forward_bytes)(const kiln_attention *a)
                                    a->tall * (a->line + a->ev_wide + (a->half ? a->e : 0)));
 }
 
-static void NAME(forward)(const kiln_attention *a, int64_t head, int64_t row, int64_t end, void *scratch)
+static void NAME(forward)(const kiln_attention *a, int64_t head, int64_t row, int64_t end, void *scratch, int worker)
 {
     REAL *free = scratch;
     const REAL *keys = NAME(panels_of)(a, &a->c->in[1], head, &free);
     NAME(matrix) values = NAME(rows_of)(a, &a->c->in[2], head, &free);
     for (; row < end; row += a->tall)
-        NAME(forward_tile)(a, head, row, NAME(least)(a->tall, end - row), keys, values, free);
+        NAME(forward_tile)(a, head, row, NAME(least)(a->tall, end - row), keys, values, free, worker);
 }
 
 /* ---- Backward ---- */
