@@ -86,13 +86,11 @@ int64_t kiln_backend_roomy(kiln_device device)
     return table ? table->roomy : 0;
 }
 
-unsigned kiln_backend_around(kiln_device device, const kiln_op *op, kiln_dtype dtype, const kiln_work *work)
+unsigned kiln_backend_can(kiln_device device, const kiln_op *op, kiln_dtype dtype, const kiln_work *work)
 {
     void *dev;
     const kiln_device_table *table = kiln_device_open(device, &dev);
-    return table && table->around         ? table->around(dev, op, dtype, work)
-           : op->cls == KILN_CLASS_MATMUL ? KILN_AROUND_END
-                                          : 0;
+    return table && table->can ? table->can(dev, op, dtype, work) : op->cls == KILN_CLASS_MATMUL ? KILN_CAN_END : 0;
 }
 
 bool kiln_backend_counts_products(kiln_device device)

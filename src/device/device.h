@@ -81,10 +81,10 @@ typedef struct kiln_device_table {
     /* Is there a kernel for the operation with a first operand of this dtype? */
     bool (*supports)(void *dev, const kiln_op *op, kiln_dtype dtype);
 
-    /* What groups may stand around an operation with a first operand of this dtype: KILN_AROUND_* of plan.h. A kernel
-     * with a group gets no place for its first result, one with a lead none for the operands that this makes.
-     * (optional: groups may finish products) */
-    unsigned (*around)(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work);
+    /* What it can do with an operation with a first operand of this dtype: KILN_CAN_* of plan.h. A kernel with a group
+     * gets no place for its first result, one with a lead none for the operands that this makes. (optional: groups may
+     * finish products) */
+    unsigned (*can)(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work);
 
     /* Scratch bytes a kernel wants beside its operands (shapes are known, buffers are not yet). (optional: 0) */
     size_t (*workspace)(void *dev, const kiln_kernel *kernel);

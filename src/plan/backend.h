@@ -40,8 +40,8 @@ int64_t kiln_backend_version(kiln_device device);
 /* A plan's scratch below so many bytes is laid out without using room twice. */
 int64_t kiln_backend_roomy(kiln_device device);
 
-/* What groups may stand around an operation with a first operand of this dtype: KILN_AROUND_*. */
-unsigned kiln_backend_around(kiln_device device, const kiln_op *op, kiln_dtype dtype, const kiln_work *work);
+/* What the device can do with an operation with a first operand of this dtype: KILN_CAN_*. */
+unsigned kiln_backend_can(kiln_device device, const kiln_op *op, kiln_dtype dtype, const kiln_work *work);
 
 /* Whether a group that begins with a matrix product may also end in a count: a sum of integers over all elements. */
 bool kiln_backend_counts_products(kiln_device device);

@@ -99,6 +99,9 @@ bool kiln_draft_in_order(const kiln_draft *d, int32_t value);
 
 int64_t kiln_draft_numel(const kiln_value *v);
 
+/* What the device can do with the node: KILN_CAN_*. Few classes are asked for at all. */
+unsigned kiln_draft_abilities(const kiln_draft *d, const kiln_node *n);
+
 bool kiln_draft_vary(kiln_draft *d);      /* offsets become run-time numbers */
 bool kiln_draft_expand(kiln_draft *d);    /* writes out formulas */
 bool kiln_draft_import(kiln_draft *d);    /* numbers values, finds what must be kept */
@@ -113,6 +116,13 @@ bool kiln_draft_recompute(kiln_draft *d); /* runs again, for the walk back, what
 bool kiln_draft_kernels(kiln_draft *d);   /* writes kernels and buffers */
 bool kiln_draft_place(kiln_draft *d);     /* memory: offsets, in-place reuse */
 void kiln_draft_count(kiln_draft *d);     /* FLOP and bytes */
+
+/* Which base values are made at their place in the result of a cat: by value, that result; -1: none. False with an
+ * error. */
+bool kiln_draft_find_parts(kiln_draft *d, int32_t *whole);
+
+/* Lets the operand, of such a value, lie there. False if it cannot. */
+bool kiln_draft_lay_part(const kiln_draft *d, int32_t part, int32_t whole, kiln_operand *o);
 
 /* Gives the buffers of the arena, of so many bytes, other offsets if that takes less than *end; buffer b goes on where
  * follows[b] was, unless that is -1. False with an error. */

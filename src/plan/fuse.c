@@ -116,8 +116,7 @@ static void set_work(kiln_work_shape *to, const kiln_value *v)
     *to = (kiln_work_shape){v->ndim, v->shape};
 }
 
-/* What may stand around the node on the device: KILN_AROUND_*. Few classes are asked for at all. */
-static unsigned around(const kiln_draft *d, const kiln_node *n)
+unsigned kiln_draft_abilities(const kiln_draft *d, const kiln_node *n)
 {
     const unsigned heavy =
         1u << KILN_CLASS_MATMUL | 1u << KILN_CLASS_CONV | 1u << KILN_CLASS_ROWS | 1u << KILN_CLASS_ATTENTION;
@@ -133,7 +132,7 @@ static unsigned around(const kiln_draft *d, const kiln_node *n)
         set_work(&w.out[j], d->values[kiln_draft_of(d, n->out + j)].v);
     w.results = kiln_count(w.out[0].ndim, w.out[0].shape);
     kiln_dtype dtype = (kiln_dtype)d->values[kiln_draft_in(d, n, 0)].v->dtype;
-    return kiln_backend_around(d->plan->device, n->op, dtype, &w);
+    return kiln_backend_can(d->plan->device, n->op, dtype, &w);
 }
 
 /* Whether the group ends in a sum of integers, over all elements, that a product at its start can make on its way. */
@@ -159,7 +158,7 @@ static bool finishes_another(const kiln_draft *d, const kiln_node *n, int64_t co
         const kiln_draft_value *x = in >= 0 ? &d->values[kiln_draft_base(d, in)] : NULL;
         if (!x || x->node < 0 || x->group >= 0 || !kiln_draft_in_order(d, in) || kiln_draft_numel(x->v) != count)
             continue;
-        if (around(d, kiln_draft_node(d, x->node)) & KILN_AROUND_END)
+        if (kiln_draft_abilities(d, kiln_draft_node(d, x->node)) & KILN_CAN_END)
             return true;
     }
     return false;
@@ -182,7 +181,7 @@ static int32_t newest_producer(const kiln_draft *d, const kiln_node *n)
 static bool reads_beside(const kiln_draft *d, const kiln_node *n, int32_t producer)
 {
     const kiln_node *p = kiln_draft_node(d, producer);
-    if (p->nout < 2 || !(around(d, p) & KILN_AROUND_END))
+    if (p->nout < 2 || !(kiln_draft_abilities(d, p) & KILN_CAN_END))
         return false;
     int32_t first = kiln_draft_base(d, kiln_draft_of(d, p->out));
     for (int k = 0; k < n->nin; k++) {
@@ -274,21 +273,21 @@ static bool others_wait(const kiln_draft *d, const kiln_node *n, int32_t group)
 
 static void fuse_heavy(kiln_draft *d, int32_t i, const kiln_node *n, unsigned can)
 {
-    int32_t group = can & KILN_AROUND_END ? candidate(d, n) : -1;
+    int32_t group = can & KILN_CAN_END ? candidate(d, n) : -1;
     int64_t count = kiln_draft_numel(d->values[kiln_draft_of(d, n->out)].v);
     const kiln_draft_group *g = group >= 0 ? &d->groups[group] : NULL;
     if (g && (g->head >= 0 || !others_wait(d, n, group) ||
               (g->root >= 0 && !(n->op->cls == KILN_CLASS_MATMUL && counts(d, g)))))
         group = -1;
     if (group < 0)
-        group = open_group(d, can & KILN_AROUND_LEAD ? KILN_WORK_GROUP : KILN_WORK_KERNEL, count);
+        group = open_group(d, can & KILN_CAN_LEAD ? KILN_WORK_GROUP : KILN_WORK_KERNEL, count);
     if (d->groups[group].work == KILN_WORK_GROUP)
         d->groups[group].head = i;
     join(d, i, group);
     for (int k = 0; k < n->nin; k++) {
         int32_t in = kiln_draft_in(d, n, k);
         if (in >= 0)
-            use_by_order(d, in, group, can & KILN_AROUND_LEAD && is_led(d, n, k, count));
+            use_by_order(d, in, group, can & KILN_CAN_LEAD && is_led(d, n, k, count));
     }
 }
 
@@ -341,7 +340,7 @@ bool kiln_draft_fuse(kiln_draft *d)
             fuse_pointwise(d, i, n, leads);
         else if (n->op->cls == KILN_CLASS_REDUCE)
             fuse_reduce(d, i, n);
-        else if ((can = around(d, n)))
+        else if ((can = kiln_draft_abilities(d, n)))
             fuse_heavy(d, i, n, can);
         else
             fuse_other(d, i, n);

@@ -11,6 +11,7 @@ typedef struct writer {
     int32_t *slot_buffer; /* by slot */
     int32_t *slot_read;   /* by slot: when it is read last; -1 */
     int32_t last_check;   /* when a bad index can be met last; -1 */
+    int32_t *whole;       /* by draft value: what it is made as a part of (parts.c); -1 */
     /* The group being written. */
     kiln_group *g;
     int32_t group;
@@ -94,7 +95,10 @@ static kiln_operand window(writer *w, int32_t value)
     if (value < 0)
         return (kiln_operand){.buffer = -1};
     kiln_operand o = outline(w, value);
-    o.buffer = buffer_of(w, kiln_draft_base(w->d, value));
+    int32_t base = kiln_draft_base(w->d, value), whole = w->whole[base];
+    if (whole >= 0)
+        kiln_draft_lay_part(w->d, base, whole, &o);
+    o.buffer = buffer_of(w, whole >= 0 ? whole : base);
     return o;
 }
 
@@ -577,6 +581,15 @@ static bool skip_idle(writer *w, int32_t group)
     return true;
 }
 
+/* A cat whose parts are made where they belong. */
+static bool is_done(const writer *w, int32_t group)
+{
+    const kiln_draft_group *g = &w->d->groups[group];
+    const kiln_node *n = kiln_draft_node(w->d, g->last);
+    int32_t first = g->work == KILN_WORK_KERNEL && n->nin ? kiln_draft_made(w->d, n, 0) : -1;
+    return first >= 0 && w->whole[first] == kiln_draft_of(w->d, n->out);
+}
+
 /* When each slot is read last. */
 static void find_hazards(writer *w)
 {
@@ -605,11 +618,12 @@ static bool prepare(writer *w)
     w->reg_of = KILN_ARENA_NEW(&d->scratch, int16_t, d->nvalues);
     w->reg_program = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
     w->leads = KILN_ARENA_NEW(&d->scratch, bool, d->nnodes);
+    w->whole = KILN_ARENA_NEW(&d->scratch, int32_t, d->nvalues);
     /* A buffer a value and slot, and a workspace a kernel, at most. */
     int64_t kernels = (int64_t)d->ngroups + d->tr->ncommits;
     w->p->kernels = KILN_ARENA_NEW(d->pool, kiln_kernel, kernels);
     w->p->buffers = KILN_ARENA_NEW(d->pool, kiln_buffer, d->nvalues + w->p->nslots + kernels);
-    if (!w->slot_buffer || !w->slot_read || !w->kernel || !w->reg_of || !w->reg_program || !w->leads ||
+    if (!w->slot_buffer || !w->slot_read || !w->kernel || !w->reg_of || !w->reg_program || !w->leads || !w->whole ||
         !w->p->kernels || !w->p->buffers)
         return false;
     memset(w->slot_buffer, -1, (size_t)w->p->nslots * sizeof *w->slot_buffer);
@@ -631,12 +645,12 @@ static void describe_kernel(const kiln_draft *d, kiln_kernel *k)
 bool kiln_draft_kernels(kiln_draft *d)
 {
     writer w = {.d = d, .p = d->plan};
-    if (!prepare(&w) || !kiln_draft_find_checks(d, &w.last_check))
+    if (!prepare(&w) || !kiln_draft_find_parts(d, w.whole) || !kiln_draft_find_checks(d, &w.last_check))
         return false;
     find_hazards(&w);
     for (int32_t group = d->ngroups; group-- > 0;) {
         w.kernel[group] = -1;
-        if (skip_idle(&w, group))
+        if (skip_idle(&w, group) || is_done(&w, group))
             continue;
         w.kernel[group] = (int32_t)w.p->nkernels;
         kiln_kernel *k = &w.p->kernels[w.p->nkernels];

@@ -118,10 +118,11 @@ typedef struct kiln_kernel {
     kiln_choice choice;
 } kiln_kernel;
 
-/* What groups may stand around an operation on a device (around in device.h). */
+/* What a device can do with an operation (can in device.h). */
 enum {
-    KILN_AROUND_END = 1, /* one that finishes its first result */
-    KILN_AROUND_LEAD = 2 /* one that makes operands which its record says can be led */
+    KILN_CAN_END = 1,   /* a group may finish its first result */
+    KILN_CAN_LEAD = 2,  /* a group may make operands which its record says can be led */
+    KILN_CAN_WINDOW = 4 /* results may be windows of larger buffers: strides say where elements go */
 };
 
 /* What a kernel reads and writes, one after the other:

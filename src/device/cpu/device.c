@@ -91,11 +91,11 @@ bool kiln_cpu_supports(void *dev, const kiln_op *op, kiln_dtype dtype)
     }
 }
 
-unsigned kiln_cpu_around(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work)
+unsigned kiln_cpu_can(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work)
 {
     (void)dev, (void)work;
     const kiln_cpu_kernel *k = op->cls == KILN_CLASS_MATMUL ? NULL : find_kernel(op, dtype);
-    return op->cls == KILN_CLASS_MATMUL ? KILN_AROUND_END : k ? k->around : 0;
+    return op->cls == KILN_CLASS_MATMUL ? KILN_CAN_END : k ? k->can : 0;
 }
 
 /* ---- Lowering ---- */
@@ -437,7 +437,7 @@ const kiln_device_table kiln_cpu_table = {.version = KILN_DEVICE_VERSION,
                                           .copy_out = cpu_copy_out,
                                           .trim = cpu_trim,
                                           .supports = kiln_cpu_supports,
-                                          .around = kiln_cpu_around,
+                                          .can = kiln_cpu_can,
                                           .workspace = kiln_cpu_workspace,
                                           .lower = kiln_cpu_lower,
                                           .dispose = kiln_cpu_dispose,

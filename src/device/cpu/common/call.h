@@ -32,7 +32,7 @@ typedef struct kiln_cpu_call {
     int nin, nout;
     kiln_cpu_operand in[64], out[4];
     kiln_cpu_finish *finish; /* gets the first result, each element once, which is not stored then, and not in `out`
-                              * either; NULL: none. For kernels that say so in `around` */
+                              * either; NULL: none. For kernels that say so in `can` */
     kiln_cpu_lead *lead;     /* makes operands whose data is NULL although they have dims; NULL: there are none */
     void *finish_context, *lead_context;
     const int64_t *ints; /* the operation's integer attributes, normalised by its shape rule */
@@ -52,7 +52,7 @@ void kiln_fault_report(const kiln_cpu_call *c, int64_t order, int64_t index, int
 typedef struct kiln_cpu_kernel {
     const char *op;  /* the operation's name */
     uint32_t dtypes; /* of its first operand: KILN_T_* bits */
-    unsigned around; /* what groups may stand around it: KILN_AROUND_* of plan.h */
+    unsigned can;    /* KILN_CAN_* of plan.h */
     void (*run)(const kiln_cpu_call *c);
     size_t (*workspace)(const kiln_cpu_call *c); /* optional: bytes of scratch (shapes known, data pointers not) */
     void *(*prepare)(const kiln_cpu_call *c); /* optional: once a plan (shapes known, data pointers not); NULL = none */

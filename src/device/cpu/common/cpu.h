@@ -6,7 +6,7 @@
 #include "device/device.h"
 
 KILN_PLUGIN_API bool kiln_cpu_supports(void *dev, const kiln_op *op, kiln_dtype dtype);
-KILN_PLUGIN_API unsigned kiln_cpu_around(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work);
+KILN_PLUGIN_API unsigned kiln_cpu_can(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work);
 KILN_PLUGIN_API size_t kiln_cpu_workspace(void *dev, const kiln_kernel *kernel);
 KILN_PLUGIN_API void *kiln_cpu_lower(void *dev, const kiln_plan *plan);
 KILN_PLUGIN_API void kiln_cpu_dispose(void *dev, void *exec);

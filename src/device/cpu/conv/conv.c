@@ -127,8 +127,8 @@ KERNEL(convolution_weight_grad, KILN_CONV_WEIGHT_GRAD)
 
 #define ROW(name)                                                                                                      \
     {                                                                                                                  \
-        .op = #name, .dtypes = KILN_T_FLOATS, .around = KILN_AROUND_END, .run = name##_run,                            \
-        .workspace = name##_workspace, .prepare = name##_prepare, .dispose = kiln_conv_dnnl_free                       \
+        .op = #name, .dtypes = KILN_T_FLOATS, .can = KILN_CAN_END, .run = name##_run, .workspace = name##_workspace,   \
+        .prepare = name##_prepare, .dispose = kiln_conv_dnnl_free                                                      \
     }
 
 const kiln_cpu_kernel kiln_cpu_kernels_conv[] = {

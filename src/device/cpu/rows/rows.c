@@ -364,24 +364,20 @@ static size_t layer_norm_grad_workspace(const kiln_cpu_call *c)
 }
 
 /* What is not here in 16 bits is converted around: gradients of softmax read its result, and would read it rounded. */
-enum { REALS = 1 << KILN_F32 | 1 << KILN_F64, AROUND = KILN_AROUND_END | KILN_AROUND_LEAD };
+enum { REALS = 1 << KILN_F32 | 1 << KILN_F64, BOTH = KILN_CAN_END | KILN_CAN_LEAD };
 
 const kiln_cpu_kernel kiln_cpu_kernels_rows[] = {
     {.op = "softmax", .dtypes = REALS, .run = softmax},
     {.op = "log_softmax", .dtypes = REALS, .run = log_softmax},
-    {.op = "normalize_rows",
-     .dtypes = REALS,
-     .around = AROUND,
-     .run = normalize_rows,
-     .workspace = normalize_workspace},
+    {.op = "normalize_rows", .dtypes = REALS, .can = BOTH, .run = normalize_rows, .workspace = normalize_workspace},
     {.op = "layer_norm_rows",
      .dtypes = KILN_T_FLOATS,
-     .around = AROUND,
+     .can = BOTH,
      .run = layer_norm_rows,
      .workspace = layer_norm_workspace},
     {.op = "layer_norm_rows_grad",
      .dtypes = KILN_T_FLOATS,
-     .around = AROUND,
+     .can = BOTH,
      .run = layer_norm_rows_grad,
      .workspace = layer_norm_grad_workspace},
     {.op = "nll_loss_pick", .dtypes = KILN_T_FLOATS, .run = kiln_cpu_nll_loss_pick},

@@ -94,9 +94,13 @@ static size_t backward_workspace(const kiln_cpu_call *c)
 const kiln_cpu_kernel kiln_cpu_kernels_attention[] = {
     {.op = "attention",
      .dtypes = KILN_T_FLOATS,
-     .around = KILN_AROUND_END,
+     .can = KILN_CAN_END,
      .run = run_attention,
      .workspace = forward_workspace},
-    {.op = "attention_grad", .dtypes = KILN_T_FLOATS, .run = run_attention_grad, .workspace = backward_workspace},
+    {.op = "attention_grad",
+     .dtypes = KILN_T_FLOATS,
+     .can = KILN_CAN_WINDOW,
+     .run = run_attention_grad,
+     .workspace = backward_workspace},
     {0},
 };

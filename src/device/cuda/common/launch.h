@@ -57,6 +57,7 @@ typedef struct kiln_cuda_kernel {
     uint32_t dtypes;                              /* of its first operand: KILN_CUDA_T(KILN_F32) | … */
     bool (*launch)(const kiln_cuda_call *c);      /* false with an error */
     size_t (*workspace)(const kiln_cuda_call *c); /* optional; shapes are known, addresses are not */
+    bool windows; /* results may be windows of larger buffers, as KILN_CAN_WINDOW has it */
 } kiln_cuda_kernel;
 
 #define KILN_CUDA_T(dtype) (UINT32_C(1) << (dtype))

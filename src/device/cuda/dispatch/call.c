@@ -34,6 +34,13 @@ bool kiln_cuda_supports(void *dev, const kiln_op *op, kiln_dtype dtype)
     }
 }
 
+unsigned kiln_cuda_can(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work)
+{
+    (void)dev, (void)work;
+    const kiln_cuda_kernel *k = op->cls == KILN_CLASS_MATMUL ? NULL : find_kernel(op, dtype);
+    return op->cls == KILN_CLASS_MATMUL ? KILN_CAN_END : k && k->windows ? KILN_CAN_WINDOW : 0;
+}
+
 static kiln_dtype first_dtype(const kiln_kernel *k)
 {
     return (kiln_dtype)(k->nin && k->in[0].buffer >= 0 ? k->in[0].dtype : k->out[0].dtype);

@@ -7,6 +7,7 @@
 
 /* For the device table. */
 bool kiln_cuda_supports(void *dev, const kiln_op *op, kiln_dtype dtype);
+unsigned kiln_cuda_can(void *dev, const kiln_op *op, kiln_dtype dtype, const kiln_work *work);
 size_t kiln_cuda_workspace(void *dev, const kiln_kernel *kernel);
 
 /* Without addresses when there is no binding; `scalars` are the plan's, on the device. */
