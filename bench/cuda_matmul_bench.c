@@ -6,32 +6,30 @@
 #include "bench.h"
 
 #if __has_include(<cuda.h>) && __has_include(<cublasLt.h>)
-#include <cublasLt.h>
-#include "cuda_peer.h"
+#include "cublaslt_peer.h"
 
 enum { MOST_SETS = 16 };
-static const double beyond_cache = 128e6;             /* bytes: more than the L2 of any GPU there is */
-static const size_t scratch_bytes = (size_t)64 << 20; /* for cuBLASLt */
+static const double beyond_cache = 128e6; /* bytes: more than the L2 of any GPU there is */
 
-/* c[m, n] = a[m, k] · b[k, n]; a turned operand lies transposed in memory. A product may end with a bias and a relu. */
+/* A product may end with a bias and a relu. */
 static const struct shape {
     const char *name;
-    int64_t m, n, k;
-    bool a_turned, b_turned, ends;
+    lt_sizes sizes;
+    bool ends;
 } shapes[] = {
-    {"1024", 1024, 1024, 1024, false, false, false},
-    {"2048", 2048, 2048, 2048, false, false, false},
-    {"4096", 4096, 4096, 4096, false, false, false},
-    {"8192", 8192, 8192, 8192, false, false, false},
-    {"gpt2 qkv", 32768, 2304, 768, false, true, false},
-    {"gpt2 projection", 32768, 768, 768, false, true, false},
-    {"gpt2 up", 32768, 3072, 768, false, true, false},
-    {"gpt2 down", 32768, 768, 3072, false, true, false},
-    {"gpt2 up, input gradient", 32768, 768, 3072, false, false, false},
-    {"gpt2 up, weight gradient", 3072, 768, 32768, true, false, false},
-    {"mlp 8192, first layer", 8192, 256, 784, false, true, false},
-    {"mlp 8192, first layer with bias and relu", 8192, 256, 784, false, true, true},
-    {"gpt2 up with bias and relu", 32768, 3072, 768, false, true, true},
+    {"1024", {1024, 1024, 1024, false, false}, false},
+    {"2048", {2048, 2048, 2048, false, false}, false},
+    {"4096", {4096, 4096, 4096, false, false}, false},
+    {"8192", {8192, 8192, 8192, false, false}, false},
+    {"gpt2 qkv", {32768, 2304, 768, false, true}, false},
+    {"gpt2 projection", {32768, 768, 768, false, true}, false},
+    {"gpt2 up", {32768, 3072, 768, false, true}, false},
+    {"gpt2 down", {32768, 768, 3072, false, true}, false},
+    {"gpt2 up, input gradient", {32768, 768, 3072, false, false}, false},
+    {"gpt2 up, weight gradient", {3072, 768, 32768, true, false}, false},
+    {"mlp 8192, first layer", {8192, 256, 784, false, true}, false},
+    {"mlp 8192, first layer with bias and relu", {8192, 256, 784, false, true}, true},
+    {"gpt2 up with bias and relu", {32768, 3072, 768, false, true}, true},
 };
 
 /* ---- Kiln ---- */
@@ -49,8 +47,8 @@ static void run_ours(void *context)
     kiln_tensor *c[MOST_SETS];
     kiln_step
         for (int i = 0; i < o->sets; i++) {
-            kiln_tensor *a = o->s->a_turned ? kiln_transpose(o->a[i], 0, 1) : o->a[i];
-            kiln_tensor *b = o->s->b_turned ? kiln_transpose(o->b[i], 0, 1) : o->b[i];
+            kiln_tensor *a = o->s->sizes.a_turned ? kiln_transpose(o->a[i], 0, 1) : o->a[i];
+            kiln_tensor *b = o->s->sizes.b_turned ? kiln_transpose(o->b[i], 0, 1) : o->b[i];
             kiln_tensor *y = kiln_matmul(a, b);
             c[i] = kiln_keep(o->bias ? kiln_relu(kiln_add(y, o->bias)) : y);
         }
@@ -72,10 +70,10 @@ static ours make_ours(const struct shape *s, kiln_dtype dtype, kiln_device devic
 {
     ours o = {.s = s, .device = device, .sets = sets};
     for (int i = 0; i < sets; i++) {
-        o.a[i] = random_matrix(s->m, s->k, s->a_turned, dtype);
-        o.b[i] = random_matrix(s->k, s->n, s->b_turned, dtype);
+        o.a[i] = random_matrix(s->sizes.m, s->sizes.k, s->sizes.a_turned, dtype);
+        o.b[i] = random_matrix(s->sizes.k, s->sizes.n, s->sizes.b_turned, dtype);
     }
-    o.bias = s->ends ? kiln_keep(kiln_randn(KILN_SHAPE(s->n), dtype)) : NULL;
+    o.bias = s->ends ? kiln_keep(kiln_randn(KILN_SHAPE(s->sizes.n), dtype)) : NULL;
     kiln_eval();
     return o;
 }
@@ -92,67 +90,10 @@ static void free_ours(ours *o)
 
 /* ---- cuBLASLt ---- */
 
-#define LT_FUNCTIONS(M)                                                                                                \
-    M(cublasLtCreate)                                                                                                  \
-    M(cublasLtMatmulDescCreate)                                                                                        \
-    M(cublasLtMatmulDescSetAttribute)                                                                                  \
-    M(cublasLtMatmulDescDestroy)                                                                                       \
-    M(cublasLtMatrixLayoutCreate)                                                                                      \
-    M(cublasLtMatrixLayoutDestroy)                                                                                     \
-    M(cublasLtMatmulPreferenceCreate)                                                                                  \
-    M(cublasLtMatmulPreferenceSetAttribute)                                                                            \
-    M(cublasLtMatmulPreferenceDestroy)                                                                                 \
-    M(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
-    M(cublasLtMatmul)
-
-typedef struct library {
-#define LT_FIELD(f) __typeof__(&f) f;
-    LT_FUNCTIONS(LT_FIELD)
-#undef LT_FIELD
-    cublasLtHandle_t handle;
-    CUdeviceptr scratch;
-} library;
-
-static void lt_check(cublasStatus_t status, const char *what)
-{
-    if (status == CUBLAS_STATUS_SUCCESS)
-        return;
-    fprintf(stderr, "%s failed: status %d of cuBLASLt\n", what, (int)status);
-    exit(1);
-}
-#define LT(l, f, ...) lt_check((l)->f(__VA_ARGS__), #f)
-
-static library lt_open(cuda_peer *p)
-{
-    library l = {.handle = NULL};
-    void *file = dlopen("libcublasLt.so." PEER_TEXT(CUBLAS_VER_MAJOR), RTLD_NOW);
-    if (!file)
-        file = dlopen("/usr/local/cuda/lib64/libcublasLt.so." PEER_TEXT(CUBLAS_VER_MAJOR), RTLD_NOW);
-    const struct {
-        const char *name;
-        void **to;
-    } symbols[] = {
-#define LT_SYMBOL(f) {#f, (void **)&l.f},
-        LT_FUNCTIONS(LT_SYMBOL)
-#undef LT_SYMBOL
-    };
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        *symbols[i].to = file ? dlsym(file, symbols[i].name) : NULL;
-        if (*symbols[i].to)
-            continue;
-        fprintf(stderr, "cuBLASLt: %s was not found\n", symbols[i].name);
-        exit(1);
-    }
-    LT(&l, cublasLtCreate, &l.handle);
-    PEER(p, cuMemAlloc, &l.scratch, scratch_bytes);
-    return l;
-}
-
 typedef struct theirs {
     cuda_peer *peer;
-    library *lt;
-    cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t first, second, result;
+    const lt_peer *lt;
+    lt_product product;
     cublasLtMatmulHeuristicResult_t choice;
     int sets;
     CUdeviceptr a[MOST_SETS], b[MOST_SETS], c[MOST_SETS], bias;
@@ -161,11 +102,8 @@ typedef struct theirs {
 static void run_theirs(void *context)
 {
     theirs *t = context;
-    const float one = 1, zero = 0;
     for (int i = 0; i < t->sets; i++)
-        LT(t->lt, cublasLtMatmul, t->lt->handle, t->operation, &one, (const void *)t->b[i], t->first,
-           (const void *)t->a[i], t->second, &zero, (void *)t->c[i], t->result, (void *)t->c[i], t->result,
-           &t->choice.algo, (void *)t->lt->scratch, scratch_bytes, (cudaStream_t)t->peer->stream);
+        lt_run(t->lt, &t->product, &t->choice.algo, t->a[i], t->b[i], t->c[i], t->peer->stream);
 }
 
 static void wait_theirs(void *context)
@@ -196,60 +134,30 @@ static CUdeviceptr copy_of(cuda_peer *p, kiln_tensor *t)
     return to;
 }
 
-/* The library counts along columns first: to it c is cᵀ = bᵀ · aᵀ. */
-static void describe(theirs *t, const struct shape *s, cudaDataType_t type, cublasComputeType_t compute)
-{
-    const library *l = t->lt;
-    cublasOperation_t first = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    uint64_t m = (uint64_t)s->m, n = (uint64_t)s->n, k = (uint64_t)s->k;
-    LT(l, cublasLtMatmulDescCreate, &t->operation, compute, CUDA_R_32F);
-    LT(l, cublasLtMatmulDescSetAttribute, t->operation, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
-    LT(l, cublasLtMatmulDescSetAttribute, t->operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
-    LT(l, cublasLtMatrixLayoutCreate, &t->first, type, s->b_turned ? k : n, s->b_turned ? n : k,
-       s->b_turned ? s->k : s->n);
-    LT(l, cublasLtMatrixLayoutCreate, &t->second, type, s->a_turned ? m : k, s->a_turned ? k : m,
-       s->a_turned ? s->m : s->k);
-    LT(l, cublasLtMatrixLayoutCreate, &t->result, type, n, m, s->n);
-}
-
 static void describe_end(theirs *t)
 {
-    const library *l = t->lt;
     const uint32_t end = CUBLASLT_EPILOGUE_RELU_BIAS;
-    LT(l, cublasLtMatmulDescSetAttribute, t->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end);
-    LT(l, cublasLtMatmulDescSetAttribute, t->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &t->bias, sizeof t->bias);
+    LT(t->lt, cublasLtMatmulDescSetAttribute, t->product.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end);
+    LT(t->lt, cublasLtMatmulDescSetAttribute, t->product.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &t->bias,
+       sizeof t->bias);
 }
 
-static void choose(theirs *t)
+static theirs make_theirs(cuda_peer *p, const lt_peer *l, ours *o, cudaDataType_t type, cublasComputeType_t compute)
 {
-    const library *l = t->lt;
-    cublasLtMatmulPreference_t wishes;
-    int found = 0;
-    LT(l, cublasLtMatmulPreferenceCreate, &wishes);
-    LT(l, cublasLtMatmulPreferenceSetAttribute, wishes, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch_bytes,
-       sizeof scratch_bytes);
-    LT(l, cublasLtMatmulAlgoGetHeuristic, l->handle, t->operation, t->first, t->second, t->result, t->result, wishes, 1,
-       &t->choice, &found);
-    LT(l, cublasLtMatmulPreferenceDestroy, wishes);
-    if (found < 1) {
-        fprintf(stderr, "cuBLASLt has no algorithm\n");
-        exit(1);
-    }
-}
-
-static theirs make_theirs(cuda_peer *p, library *l, ours *o, cudaDataType_t type, cublasComputeType_t compute)
-{
-    theirs t = {.peer = p, .lt = l, .sets = o->sets};
-    describe(&t, o->s, type, compute);
+    const lt_sizes *s = &o->s->sizes;
+    theirs t = {.peer = p, .lt = l, .sets = o->sets, .product = lt_describe(l, s, type, compute)};
     if (o->bias) {
         t.bias = copy_of(p, o->bias);
         describe_end(&t);
     }
-    choose(&t);
+    if (lt_choices(l, &t.product, CUBLASLT_REDUCTION_SCHEME_MASK, &t.choice, 1) < 1) {
+        fprintf(stderr, "cuBLASLt has no algorithm\n");
+        exit(1);
+    }
     for (int i = 0; i < o->sets; i++) {
         t.a[i] = copy_of(p, o->a[i]);
         t.b[i] = copy_of(p, o->b[i]);
-        t.c[i] = room_for(p, (size_t)(o->s->m * o->s->n) * kiln_dtype_size(kiln_dtype_of(o->a[i])));
+        t.c[i] = room_for(p, (size_t)(s->m * s->n) * kiln_dtype_size(kiln_dtype_of(o->a[i])));
     }
     return t;
 }
@@ -263,10 +171,7 @@ static void free_theirs(theirs *t)
     }
     if (t->bias)
         PEER(t->peer, cuMemFree, t->bias);
-    LT(t->lt, cublasLtMatrixLayoutDestroy, t->first);
-    LT(t->lt, cublasLtMatrixLayoutDestroy, t->second);
-    LT(t->lt, cublasLtMatrixLayoutDestroy, t->result);
-    LT(t->lt, cublasLtMatmulDescDestroy, t->operation);
+    lt_forget(t->lt, &t->product);
 }
 
 /* ---- Side by side ---- */
@@ -277,13 +182,15 @@ typedef struct precision {
     cudaDataType_t type;
 } precision;
 
-static void measure(const struct shape *s, const precision *p, kiln_device device, cuda_peer *peer, library *lt)
+static void measure(const struct shape *shape, const precision *p, kiln_device device, cuda_peer *peer,
+                    const lt_peer *lt)
 {
+    const lt_sizes *s = &shape->sizes;
     const char *wish = getenv("KILN_TF32");
     bool tf32 = p->dtype == KILN_F32 && wish && strcmp(wish, "1") == 0;
     double bytes = (double)(s->m * s->k + s->k * s->n + s->m * s->n) * (double)kiln_dtype_size(p->dtype);
     double sets = 1 + beyond_cache / bytes;
-    ours o = make_ours(s, p->dtype, device, sets < MOST_SETS ? (int)sets : MOST_SETS);
+    ours o = make_ours(shape, p->dtype, device, sets < MOST_SETS ? (int)sets : MOST_SETS);
     theirs t = make_theirs(peer, lt, &o, p->type, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
     bench_contender who[2] = {{run_ours, wait_ours, &o}, {run_theirs, wait_theirs, &t}};
     double seconds[2] = {1, 1}, flop = 2.0 * (double)s->m * (double)s->n * (double)s->k * o.sets;
@@ -292,7 +199,7 @@ static void measure(const struct shape *s, const precision *p, kiln_device devic
     if (kiln_ok())
         printf("{\"work\": \"matmul %s\", \"dtype\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, \"us\": %.1f, "
                "\"tflop_s\": %.1f, \"cublaslt_tflop_s\": %.1f, \"of_cublaslt\": %.3f}\n",
-               s->name, tf32 ? "tf32" : p->name, (long long)s->m, (long long)s->n, (long long)s->k,
+               shape->name, tf32 ? "tf32" : p->name, (long long)s->m, (long long)s->n, (long long)s->k,
                1e6 * seconds[0] / o.sets, flop / seconds[0] / 1e12, flop / seconds[1] / 1e12, seconds[1] / seconds[0]);
     fflush(stdout);
     free_theirs(&t);
@@ -306,7 +213,7 @@ int main(int argc, char **argv)
     setenv("KILN_CUDA_JIT", "wait", 0);
     kiln_device device = bench_device(&argc, argv, "cuda");
     cuda_peer peer = peer_open();
-    library lt = lt_open(&peer);
+    lt_peer lt = lt_open(&peer);
     for (size_t p = 0; p < sizeof precisions / sizeof *precisions; p++)
         for (size_t i = 0; kiln_ok() && i < sizeof shapes / sizeof *shapes; i++)
             if (bench_wanted(precisions[p].name, argc, argv))
