@@ -315,6 +315,31 @@ static void test_assigned(void **state)
     }
 }
 
+/* What goes on from a product belongs behind it, not before the norm: the product would be in memory first. */
+static void test_behind_product(void **state)
+{
+    (void)state;
+    skip_if_eager();
+    for (int half = 0; half < 2; half++) {
+        kiln_dtype dtype = half ? KILN_BF16 : KILN_F32;
+        kiln_tensor *x = draw(1, KILN_SHAPE(40, 16), dtype), *w = draw(2, KILN_SHAPE(16, 16), dtype);
+        kiln_tensor *b = draw(3, KILN_SHAPE(16), dtype), *residual = draw(4, KILN_SHAPE(40, 16), KILN_F32);
+        kiln_tensor *o[OPERANDS], *y = NULL, *z = NULL;
+        draw_operands(&(shape){40, 16}, KILN_F32, o);
+        kiln_step {
+            y = kiln_add(residual, kiln_cast(kiln_add(kiln_matmul(x, w), b), KILN_F32));
+            z = kiln_keep(norm(y, o));
+            y = kiln_keep(y);
+            char *plan = kiln_plan_describe();
+            assert_true(plan && strstr(plan, half ? "matmul then add·cast·add " : "matmul then add·add "));
+            assert_null(strstr(plan, "into layer_norm_rows"));
+            kiln_string_free(plan);
+        }
+        release_all((kiln_tensor *[]){x, w, b, residual, y, z}, 6);
+        release_all(o, OPERANDS);
+    }
+}
+
 /* ---- Random programs ---- */
 
 enum { REGISTERS = 5, LENGTH = 14, PROGRAMS = 150, LEAVES = 3 };
@@ -456,7 +481,8 @@ static void test_random_programs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {core_test(test_bits), core_test(test_halves), core_test(test_attention),
-                                       core_test(test_assigned), core_test(test_random_programs)};
+    const struct CMUnitTest tests[] = {core_test(test_bits),           core_test(test_halves),
+                                       core_test(test_attention),      core_test(test_assigned),
+                                       core_test(test_behind_product), core_test(test_random_programs)};
     return CORE_MAIN(tests);
 }

@@ -28,6 +28,36 @@ static float rounded(float v, kiln_dtype dtype)
                                : v;
 }
 
+/* ---- Values ---- */
+
+/* A sum that one kernel both casts and overwrites with what it makes of it: the cast is of what was there. A cast of a
+ * cast is of what that left. */
+static void test_cast_of_overwritten(void **state)
+{
+    static const int64_t sizes[] = {1, 5, 3000};
+    (void)state;
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 3; i++)
+            kiln_scope {
+                T x = core_data(1, KILN_SHAPE(sizes[i])), old = NULL, back = NULL, next = NULL;
+                kiln_step {
+                    T sum = kiln_cumsum(x, 0), twice = kiln_mul_scalar(sum, 2);
+                    old = kiln_keep(kiln_cast(sum, floats[d]));
+                    next = kiln_keep(kiln_cumsum(twice, 0));
+                }
+                kiln_step
+                    back = kiln_keep(kiln_add_scalar(kiln_cast(kiln_cast(kiln_cumsum(x, 0), floats[d]), KILN_F32), 1));
+                const float *casts = values_of(old), *again = core_f32(back), *sums = core_f32(kiln_cumsum(x, 0));
+                for (int64_t k = 0; k < sizes[i]; k++) {
+                    assert_true(casts[k] == rounded(sums[k], floats[d]));
+                    assert_true(again[k] == rounded(sums[k], floats[d]) + 1);
+                }
+                kiln_release(old);
+                kiln_release(back);
+                kiln_release(next);
+            }
+}
+
 /* ---- Casting ---- */
 
 static void test_cast(void **state)
@@ -517,7 +547,8 @@ static void test_fit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {core_test(test_cast),
+    const struct CMUnitTest tests[] = {core_test(test_cast_of_overwritten),
+                                       core_test(test_cast),
                                        core_test(test_mismatch),
                                        core_test(test_cast_fails),
                                        core_test(test_models),

@@ -146,22 +146,31 @@ static bool counts(const kiln_draft *d, const kiln_draft_group *g)
     return n->op == &kiln_op_sum && out->dtype == KILN_I64 && kiln_draft_numel(out) == 1;
 }
 
-/* True for a node that reads the result of a heavy operation element by element and whose own is stored in any case: it
- * does better as the operation's end, where nothing has to be read, than before a reduction or another operation. */
-static bool finishes_another(const kiln_draft *d, const kiln_node *n, int64_t count)
+/* Whether a node reads, element by element, the result of a heavy operation that a group may finish, or what a few
+ * pointwise nodes make of it; nobody else that was met so far reads any of these. */
+static bool goes_on_from_heavy(const kiln_draft *d, const kiln_node *n, int64_t count, int steps)
 {
-    const kiln_draft_value *out = &d->values[kiln_draft_of(d, n->out)];
-    if (!out->elsewhere && out->output < 0 && !out->commits)
-        return false;
     for (int k = 0; k < n->nin; k++) {
         int32_t in = kiln_draft_in(d, n, k);
         const kiln_draft_value *x = in >= 0 ? &d->values[kiln_draft_base(d, in)] : NULL;
         if (!x || x->node < 0 || x->group >= 0 || !kiln_draft_in_order(d, in) || kiln_draft_numel(x->v) != count)
             continue;
-        if (kiln_draft_abilities(d, kiln_draft_node(d, x->node)) & KILN_CAN_END)
+        const kiln_node *maker = kiln_draft_node(d, x->node);
+        bool pointwise = maker->op->cls == KILN_CLASS_POINTWISE;
+        if (pointwise ? steps > 1 && goes_on_from_heavy(d, maker, count, steps - 1)
+                      : kiln_draft_abilities(d, maker) & KILN_CAN_END)
             return true;
     }
     return false;
+}
+
+/* True for a node that goes on from the result of a heavy operation and whose own is stored in any case: it does better
+ * as the operation's end, where nothing has to be read, than before a reduction or another operation. Before the latter
+ * that is looked for some steps back: there may be a bias and a residual behind a product. */
+static bool finishes_another(const kiln_draft *d, const kiln_node *n, int64_t count, int steps)
+{
+    const kiln_draft_value *out = &d->values[kiln_draft_of(d, n->out)];
+    return (out->elsewhere || out->output >= 0 || out->commits) && goes_on_from_heavy(d, n, count, steps);
 }
 
 /* The newest node that makes an operand of n; -1 when all come from outside. */
@@ -218,8 +227,8 @@ static readers readers_in(const kiln_draft *d, const kiln_node *n, const kiln_dr
 static bool suits(const kiln_draft *d, const kiln_node *n, int64_t count, int32_t group, readers r)
 {
     const kiln_draft_group *g = &d->groups[group];
-    bool ahead = r.before || g->root >= 0;
-    return !(r.before && r.behind) && !(ahead && !counts(d, g) && finishes_another(d, n, count));
+    int steps = r.before ? 4 : g->root >= 0 && !counts(d, g) ? 1 : 0;
+    return !(r.before && r.behind) && !(steps && finishes_another(d, n, count, steps));
 }
 
 static void fuse_pointwise(kiln_draft *d, int32_t i, const kiln_node *n, bool *leads)

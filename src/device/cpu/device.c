@@ -151,7 +151,7 @@ static void finish(void *context, int64_t start, int64_t count, const void *valu
     kiln_cpu_group_finish(&s->group, start, count, values, s->unit, worker);
 }
 
-static void lead(void *context, int64_t start, int64_t count, void *const *to, int worker)
+static void lead(void *context, int64_t start, int64_t count, void **to, int worker)
 {
     const surroundings *s = context;
     kiln_cpu_group_give(&s->lead, start, count, to, worker);

@@ -24,9 +24,9 @@ typedef struct kiln_fault {
  * and while they are in cache; `worker` is its thread's. */
 typedef void kiln_cpu_finish(void *context, int64_t start, int64_t count, const void *values, int worker);
 
-/* Makes elements start … start + count - 1 of a kernel's operands: of operand k, in the type that the kernel computes
- * in, to to[k], for all that have no place of their own. */
-typedef void kiln_cpu_lead(void *context, int64_t start, int64_t count, void *const *to, int worker);
+/* Makes elements start … start + count - 1 of a kernel's operands, those that have no place of their own, in the type
+ * that the kernel computes in: to[k] is room for operand k's, and on return where they are. */
+typedef void kiln_cpu_lead(void *context, int64_t start, int64_t count, void **to, int worker);
 
 typedef struct kiln_cpu_call {
     int nin, nout;

@@ -64,6 +64,68 @@ static void lower_instr(kiln_cpu_instr *x, const kiln_instr *in, const kiln_pw_t
     memcpy(x->src, in->src, sizeof x->src);
 }
 
+/* ---- Casts that change nothing ---- */
+
+/* What is of 16 bits is held as f32, and only a cast to 16 bits rounds it: one to f32 changes nothing, nor does one to
+ * 16 bits that is only stored, or given, which rounds as well. */
+static bool is_in_f32(uint8_t dtype)
+{
+    return kiln_pw_class_of((kiln_dtype)dtype) == KILN_PW_F32;
+}
+
+static bool is_only_stored(const kiln_cpu_group *e, const kiln_cpu_instr *cast)
+{
+    if (e->group->reduces && e->group->reduce_src == cast->dst)
+        return false;
+    for (int i = 0; i < e->ninstrs; i++)
+        for (int s = 0; s < 3; s++)
+            if (e->instrs[i].src[s] == cast->dst)
+                return false;
+    for (int i = 0; i < e->nstores; i++)
+        if (e->stores[i].src == cast->dst && e->stores[i].dtype != cast->dtype)
+            return false;
+    return true;
+}
+
+static bool overlap(const kiln_buffer *a, const kiln_buffer *b);
+
+/* Whether a register is memory that a store may write to before others have read it. */
+static bool may_be_overwritten(const kiln_cpu_group *e, const kiln_plan *plan, int16_t reg)
+{
+    if (reg >= e->nloads || e->loads[reg].kind != KILN_LOAD_DIRECT)
+        return false;
+    for (int i = 0; i < e->nstores; i++)
+        if (overlap(&plan->buffers[e->loads[reg].buffer], &plan->buffers[e->stores[i].buffer]))
+            return true;
+    return false;
+}
+
+/* Such casts are left out: who reads their register reads the one they cast. */
+static void leave_out_casts(kiln_cpu_group *e, const kiln_plan *plan)
+{
+    int kept = 0;
+    for (int r = 0; r < e->nregisters; r++)
+        e->same[r] = (int16_t)r;
+    for (int i = 0; i < e->ninstrs; i++) {
+        const kiln_cpu_instr *in = &e->instrs[i];
+        if (in->row == KILN_PW_cast && is_in_f32(in->from) && is_in_f32(in->dtype) &&
+            (!in->after || is_only_stored(e, in)) && !may_be_overwritten(e, plan, e->same[in->src[0]]))
+            e->same[in->dst] = e->same[in->src[0]];
+    }
+    for (int i = 0; i < e->ninstrs; i++) {
+        kiln_cpu_instr *in = &e->instrs[kept];
+        *in = e->instrs[i];
+        for (int s = 0; s < 3; s++)
+            in->src[s] = in->src[s] < 0 ? in->src[s] : e->same[in->src[s]];
+        kept += e->same[in->dst] == in->dst;
+    }
+    e->ninstrs = kept;
+    for (int i = 0; i < e->nstores; i++)
+        e->stores[i].src = e->same[e->stores[i].src];
+}
+
+/* ---- Registers ---- */
+
 /* How often each register is read. */
 static void count_uses(const kiln_cpu_group *e, int *uses)
 {
@@ -77,9 +139,9 @@ static void count_uses(const kiln_cpu_group *e, int *uses)
     for (int i = 0; i < e->nstores; i++)
         uses[e->stores[i].src]++;
     if (g->reduces)
-        uses[g->reduce_src]++;
+        uses[e->same[g->reduce_src]]++;
     for (int i = 0; i < g->ngifts; i++)
-        uses[g->gifts[i].src]++;
+        uses[e->same[g->gifts[i].src]]++;
 }
 
 /* The last instruction that reads each register; stores, the reduction and what is given come after all of them. */
@@ -95,9 +157,9 @@ static void find_last_uses(const kiln_cpu_group *e, int *last)
     for (int i = 0; i < e->nstores; i++)
         last[e->stores[i].src] = e->ninstrs;
     if (g->reduces)
-        last[g->reduce_src] = e->ninstrs;
+        last[e->same[g->reduce_src]] = e->ninstrs;
     for (int i = 0; i < g->ngifts; i++)
-        last[g->gifts[i].src] = e->ninstrs;
+        last[e->same[g->gifts[i].src]] = e->ninstrs;
 }
 
 static bool overlap(const kiln_buffer *a, const kiln_buffer *b)
@@ -262,9 +324,10 @@ bool kiln_cpu_group_lower(kiln_cpu_group *e, const kiln_plan *plan, const kiln_g
     e->instrs = KILN_ARENA_NEW(pool, kiln_cpu_instr, e->ninstrs);
     e->stores = KILN_ARENA_NEW(pool, kiln_cpu_store, e->nstores);
     e->physical = KILN_ARENA_NEW(pool, int16_t, e->nregisters);
+    e->same = KILN_ARENA_NEW(pool, int16_t, e->nregisters);
     int *last = KILN_ARENA_NEW(pool, int, e->nregisters);
     int16_t *free_list = KILN_ARENA_NEW(pool, int16_t, 3 * (int64_t)e->nregisters + 3);
-    if (!e->loads || !e->instrs || !e->stores || !e->physical || !last || !free_list)
+    if (!e->loads || !e->instrs || !e->stores || !e->physical || !e->same || !last || !free_list)
         return false;
     for (int i = 0; i < e->nloads; i++)
         lower_load(&e->loads[i], &g->loads[i], g->reduces ? order : NULL, g->count);
@@ -275,6 +338,7 @@ bool kiln_cpu_group_lower(kiln_cpu_group *e, const kiln_plan *plan, const kiln_g
                                         .dtype = g->stores[i].to.dtype,
                                         .buffer = g->stores[i].to.buffer,
                                         .size = (int64_t)kiln_dtype_size((kiln_dtype)g->stores[i].to.dtype)};
+    leave_out_casts(e, plan);
     count_uses(e, last);
     kiln_cpu_join(e, last);
     find_last_uses(e, last);
@@ -399,24 +463,53 @@ const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n
 {
     const void *at[MAX_REGISTERS];
     run_tile(t, start, n, head, worker, at);
-    return wanted >= 0 ? at[wanted] : NULL;
+    return wanted >= 0 ? at[t->e->same[wanted]] : NULL;
 }
 
-void kiln_cpu_group_give(const kiln_cpu_tile *t, int64_t start, int64_t count, void *const *to, int worker)
+/* Copies what the tile at `start` made to operand k's room, or, where all is in one tile, tells where it is. */
+static void give(const kiln_cpu_tile *t, const kiln_gift *gift, const void *from, int64_t start, int64_t n, bool all,
+                 void **to)
+{
+    kiln_dtype dtype = register_dtype(t->e->group, gift->src);
+    size_t unit = kiln_pw_class_size(kiln_pw_class_of(dtype));
+    char *there = (char *)to[gift->operand] + (size_t)start * unit;
+    if (all && !t->e->table->round[dtype]) {
+        to[gift->operand] = (void *)(uintptr_t)from;
+        return;
+    }
+    memcpy(there, from, (size_t)n * unit);
+    if (t->e->table->round[dtype])
+        t->e->table->round[dtype](there, n);
+}
+
+/* Has what the tile at `start` reads and writes brought near, while there is other work to be done. */
+static void fetch_ahead(const kiln_cpu_tile *t, int64_t start, int64_t n)
+{
+    const kiln_cpu_group *e = t->e;
+    if (start + n > e->group->count)
+        return;
+    for (int i = 0; i < e->nloads; i++) {
+        const kiln_cpu_load *l = &e->loads[i];
+        const char *from = (const char *)(uintptr_t)kiln_buffer_address(t->plan, t->binding, l->buffer);
+        if (l->kind == KILN_LOAD_DIRECT || l->kind == KILN_LOAD_DENSE)
+            for (int64_t at = (l->offset + start) * l->size, end = at + n * l->size; at < end; at += 64)
+                __builtin_prefetch(from + at, 0, 2);
+    }
+    for (int i = 0; i < e->nstores; i++)
+        for (int64_t at = 0; at < n * e->stores[i].size; at += 64)
+            __builtin_prefetch(store_memory(t, &e->stores[i], start) + at, 1, 2);
+}
+
+void kiln_cpu_group_give(const kiln_cpu_tile *t, int64_t start, int64_t count, void **to, int worker)
 {
     const kiln_group *g = t->e->group;
     const void *at[MAX_REGISTERS];
     for (int64_t i = 0; i < count; i += KILN_TILE) {
         int64_t n = count - i < KILN_TILE ? count - i : KILN_TILE;
         run_tile(t, start + i, n, NULL, worker, at);
-        for (int k = 0; k < g->ngifts; k++) {
-            kiln_dtype dtype = register_dtype(g, g->gifts[k].src);
-            size_t unit = kiln_pw_class_size(kiln_pw_class_of(dtype));
-            char *there = (char *)to[g->gifts[k].operand] + (size_t)i * unit;
-            memcpy(there, at[g->gifts[k].src], (size_t)n * unit);
-            if (t->e->table->round[dtype])
-                t->e->table->round[dtype](there, n);
-        }
+        fetch_ahead(t, start + i + n, n);
+        for (int k = 0; k < g->ngifts; k++)
+            give(t, &g->gifts[k], at[t->e->same[g->gifts[k].src]], i, n, count <= KILN_TILE, to);
     }
 }
 

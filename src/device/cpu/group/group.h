@@ -54,6 +54,7 @@ typedef struct kiln_cpu_group {
     kiln_cpu_load *loads;
     kiln_cpu_instr *instrs;
     kiln_cpu_store *stores;
+    int16_t *same;          /* by register: the one that holds its values; itself, but for casts that change none */
     int16_t *physical;      /* by register: its place in the scratch memory; -1: it has none */
     int nphysical;          /* scratch registers */
     int64_t register_bytes; /* of each */
@@ -87,9 +88,9 @@ const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n
 void kiln_cpu_group_finish(const kiln_cpu_tile *t, int64_t start, int64_t count, const void *values, size_t unit,
                            int worker);
 
-/* Any number of elements from `start` on of what the group makes for operands of an operation, to[k] for operand k:
- * what is of 16 bits comes as f32, rounded to them. */
-void kiln_cpu_group_give(const kiln_cpu_tile *t, int64_t start, int64_t count, void *const *to, int worker);
+/* Any number of elements from `start` on of what the group makes for operands of an operation: to[k] is room for those
+ * of operand k, and on return where they are. What is of 16 bits comes as f32, rounded to them. */
+void kiln_cpu_group_give(const kiln_cpu_tile *t, int64_t start, int64_t count, void **to, int worker);
 
 /* True if a load of the group may read memory of the buffer. */
 bool kiln_cpu_group_reads(const kiln_cpu_group *e, const kiln_plan *plan, int32_t buffer);

@@ -2,6 +2,7 @@
 #include <string.h>
 #include "device/cpu/common/isa.h"
 #include "device/cpu/common/ranges.h"
+#include "device/cpu/group/group.h"
 #include "device/cpu/group/pointwise.h"
 #include "device/cpu/rows/rows.h"
 #include "plan/plan.h"
@@ -109,15 +110,22 @@ static void run_rows(const kiln_cpu_call *c, int64_t cost, void (*task)(void *co
     kiln_parallel(j.tasks, task, &j);
 }
 
-/* ---- Row by row ---- */
+/* ---- Block by block ---- */
 
-/* Rows of halves, and those that groups around the kernel make or finish, go through scratch memory one at a time: each
- * worker has room for a row of two operands and of the result, behind what all share. */
+/* Rows of halves, and those that groups around the kernel make or finish, go through scratch memory a few at a time, as
+ * many as are a tile of a group: each worker has room for so many of two operands and of the result, behind what all
+ * share. */
 enum { ROOMS = 3 };
 
-static bool goes_by_row(const job *j)
+static bool goes_by_blocks(const job *j)
 {
     return j->half || j->c->lead || j->c->finish;
+}
+
+static int64_t block_rows(const job *j)
+{
+    int64_t rows = j->n ? KILN_TILE / j->n : 1;
+    return rows < 1 ? 1 : rows < j->items ? rows : j->items;
 }
 
 static size_t wide(const job *j) /* bytes of an element as it is computed */
@@ -127,13 +135,13 @@ static size_t wide(const job *j) /* bytes of an element as it is computed */
 
 static size_t rooms_bytes(const job *j, int64_t shared)
 {
-    int64_t rooms = goes_by_row(j) ? ROOMS * j->n * kiln_threads() : 0;
+    int64_t rooms = goes_by_blocks(j) ? ROOMS * block_rows(j) * j->n * kiln_threads() : 0;
     return (size_t)((j->half ? shared : 0) + rooms) * wide(j);
 }
 
 static void *room_of(const job *j, int64_t shared, int worker, int number)
 {
-    int64_t at = (j->half ? shared : 0) + (ROOMS * worker + number) * j->n;
+    int64_t at = (j->half ? shared : 0) + (ROOMS * worker + number) * block_rows(j) * j->n;
     return (char *)j->c->workspace + (size_t)at * wide(j);
 }
 
@@ -147,35 +155,47 @@ static void narrow(const job *j, void *to, const void *from, int64_t count)
     kiln_pw_best()->store[j->c->in[0].dtype](to, from, count);
 }
 
-/* Where a row of operand k is to be read; what leads has put it into its room already. */
-static const void *read_row(const job *j, int k, int64_t row, void *room)
+/* Rows that are under way together. */
+typedef struct block {
+    int64_t first, rows;
+} block;
+
+/* The block behind `b`, before row `end`. */
+static block next_block(const job *j, block b, int64_t end)
+{
+    int64_t first = b.first + b.rows, rows = block_rows(j);
+    return (block){first, end - first < rows ? end - first : rows};
+}
+
+/* Where rows of operand k are to be read: what leads has made them already. */
+static const void *read_rows(const job *j, int k, block b, void *room)
 {
     const kiln_cpu_operand *x = &j->c->in[k];
     if (x->data && !j->half)
-        return at(j, x, row * j->n);
+        return at(j, x, b.first * j->n);
     if (x->data)
-        widen(j, room, at(j, x, row * j->n), j->n);
+        widen(j, room, at(j, x, b.first * j->n), b.rows * j->n);
     return room;
 }
 
-/* Where a row of the result is to be written, and what becomes of it then. */
-static void *begin_row(const job *j, int64_t row, void *room)
+/* Where rows of the result are to be written, and what becomes of them then. */
+static void *begin_rows(const job *j, block b, void *room)
 {
-    return j->half || j->c->finish ? room : at(j, &j->c->out[0], row * j->n);
+    return j->half || j->c->finish ? room : at(j, &j->c->out[0], b.first * j->n);
 }
 
-static void end_row(const job *j, int64_t row, const void *room, int worker)
+static void end_rows(const job *j, block b, const void *room, int worker)
 {
     if (j->c->finish)
-        j->c->finish(j->c->finish_context, row * j->n, j->n, room, worker);
+        j->c->finish(j->c->finish_context, b.first * j->n, b.rows * j->n, room, worker);
     else if (j->half)
-        narrow(j, at(j, &j->c->out[0], row * j->n), room, j->n);
+        narrow(j, at(j, &j->c->out[0], b.first * j->n), room, b.rows * j->n);
 }
 
-static void lead_row(const job *j, int64_t row, void *const *to, int worker)
+static void lead_rows(const job *j, block b, void **to, int worker)
 {
     if (j->c->lead)
-        j->c->lead(j->c->lead_context, row * j->n, j->n, to, worker);
+        j->c->lead(j->c->lead_context, b.first * j->n, b.rows * j->n, to, worker);
 }
 
 /* ---- normalize_rows ---- */
@@ -186,17 +206,18 @@ static void normalize_task(void *context, int64_t task, int worker)
     const kiln_cpu_operand *out = j->c->out;
     double eps = j->c->floats[0];
     int64_t first = kiln_range_begin(j->items, j->tasks, task), end = kiln_range_begin(j->items, j->tasks, task + 1);
-    if (!goes_by_row(j)) {
+    if (!goes_by_blocks(j)) {
         j->kernels->normalize(at(j, &j->c->in[0], first * j->n), at(j, &out[0], first * j->n), at(j, &out[1], first),
                               at(j, &out[2], first), end - first, j->n, eps);
         return;
     }
-    void *x = room_of(j, 0, worker, 0), *y = room_of(j, 0, worker, 1);
-    for (int64_t row = first; row < end; row++) {
-        lead_row(j, row, &x, worker);
-        j->kernels->normalize(read_row(j, 0, row, x), begin_row(j, row, y), at(j, &out[1], row), at(j, &out[2], row), 1,
-                              j->n, eps);
-        end_row(j, row, y, worker);
+    void *y = room_of(j, 0, worker, 1);
+    for (block b = next_block(j, (block){first, 0}, end); b.rows > 0; b = next_block(j, b, end)) {
+        void *x = room_of(j, 0, worker, 0);
+        lead_rows(j, b, &x, worker);
+        j->kernels->normalize(read_rows(j, 0, b, x), begin_rows(j, b, y), at(j, &out[1], b.first),
+                              at(j, &out[2], b.first), b.rows, j->n, eps);
+        end_rows(j, b, y, worker);
     }
 }
 
@@ -235,7 +256,7 @@ static void layer_norm_task(void *context, int64_t task, int worker)
     int64_t first = kiln_range_begin(j->items, j->tasks, task), end = kiln_range_begin(j->items, j->tasks, task + 1);
     kiln_layer_norm_rows r = {
         .rows = end - first, .n = j->n, .weight = row_operand(j, 1, 0), .bias = row_operand(j, 2, j->n)};
-    if (!goes_by_row(j)) {
+    if (!goes_by_blocks(j)) {
         r.x = at(j, &in[0], first * j->n);
         r.y = at(j, &out[0], first * j->n);
         r.mean = figure_at(j, &out[1], first);
@@ -243,16 +264,17 @@ static void layer_norm_task(void *context, int64_t task, int worker)
         j->kernels->layer_norm(&r, j->c->floats[0]);
         return;
     }
-    void *x = room_of(j, 2 * j->n, worker, 0), *y = room_of(j, 2 * j->n, worker, 1);
-    r.rows = 1;
-    for (int64_t row = first; row < end; row++) {
-        lead_row(j, row, &x, worker);
-        r.x = read_row(j, 0, row, x);
-        r.y = begin_row(j, row, y);
-        r.mean = figure_at(j, &out[1], row);
-        r.rstd = figure_at(j, &out[2], row);
+    void *y = room_of(j, 2 * j->n, worker, 1);
+    for (block b = next_block(j, (block){first, 0}, end); b.rows > 0; b = next_block(j, b, end)) {
+        void *x = room_of(j, 2 * j->n, worker, 0);
+        lead_rows(j, b, &x, worker);
+        r.rows = b.rows;
+        r.x = read_rows(j, 0, b, x);
+        r.y = begin_rows(j, b, y);
+        r.mean = figure_at(j, &out[1], b.first);
+        r.rstd = figure_at(j, &out[2], b.first);
         j->kernels->layer_norm(&r, j->c->floats[0]);
-        end_row(j, row, y, worker);
+        end_rows(j, b, y, worker);
     }
 }
 
@@ -307,7 +329,7 @@ static void layer_norm_grad_task(void *context, int64_t task, int worker)
                               .weight = row_operand(j, WEIGHT, all_sums(j)),
                               .gweight = sums_of(j, task),
                               .gbias = sums_of(j, task) + (size_t)j->n * wide(j)};
-    if (!goes_by_row(j)) {
+    if (!goes_by_blocks(j)) {
         r.x = at(j, &in[X], first * j->n);
         r.gy = at(j, &in[GY], first * j->n);
         r.gx = at(j, &j->c->out[0], first * j->n);
@@ -316,18 +338,19 @@ static void layer_norm_grad_task(void *context, int64_t task, int worker)
         j->kernels->layer_norm_grad(&r);
         return;
     }
-    void *led[] = {[X] = grad_room_of(j, worker, 0), [GY] = grad_room_of(j, worker, 1)};
     void *gx = grad_room_of(j, worker, 2);
-    r.rows = 1;
-    for (int64_t row = first; row < first + rows; row++, r.goes_on = true) {
-        lead_row(j, row, led, worker);
-        r.x = read_row(j, X, row, led[X]);
-        r.gy = read_row(j, GY, row, led[GY]);
-        r.gx = begin_row(j, row, gx);
-        r.mean = figure_at(j, &in[MEAN], row);
-        r.rstd = figure_at(j, &in[RSTD], row);
+    for (block b = next_block(j, (block){first, 0}, first + rows); b.rows > 0; b = next_block(j, b, first + rows)) {
+        void *led[] = {[X] = grad_room_of(j, worker, 0), [GY] = grad_room_of(j, worker, 1)};
+        lead_rows(j, b, led, worker);
+        r.rows = b.rows;
+        r.x = read_rows(j, X, b, led[X]);
+        r.gy = read_rows(j, GY, b, led[GY]);
+        r.gx = begin_rows(j, b, gx);
+        r.mean = figure_at(j, &in[MEAN], b.first);
+        r.rstd = figure_at(j, &in[RSTD], b.first);
         j->kernels->layer_norm_grad(&r);
-        end_row(j, row, gx, worker);
+        r.goes_on = true;
+        end_rows(j, b, gx, worker);
     }
 }
 
