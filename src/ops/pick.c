@@ -53,15 +53,17 @@ static bool pick_compose(kiln_call *c, kiln_tensor **out)
 }
 
 /* The gradient of large ones, as pointwise work that fusion puts into whatever reads it: -g where the class is the
- * target, else 0. The target was checked when elements were picked. */
+ * target, else 0. The target was checked when elements were picked. Classes are numbered in f32 where that can tell them
+ * apart: there are as many comparisons as elements. */
 static kiln_tensor *place_pointwise(kiln_grad_call *g)
 {
     kiln_tensor *x = g->in[0], *target = g->in[1], *classes = NULL;
-    int64_t dim = g->attrs->i[0];
+    int64_t dim = g->attrs->i[0], most = INT64_C(1) << 24;
+    kiln_dtype number = x->shape[dim] <= most ? KILN_F32 : KILN_I64;
     kiln_on_device (x->device)
-        classes = kiln_arange(0, (double)x->shape[dim], 1, KILN_I64);
+        classes = kiln_arange(0, (double)x->shape[dim], 1, number);
     kiln_tensor *gy = kiln_masked_fill(kiln_neg(g->gout[0]), kiln_ignored_targets(target, g->attrs->i[1]), 0);
-    kiln_tensor *others = kiln_ne(kiln_unsqueeze(target, (int)dim), classes);
+    kiln_tensor *others = kiln_ne(kiln_unsqueeze(kiln_cast(target, number), (int)dim), classes);
     return kiln_masked_fill(kiln_expand(kiln_unsqueeze(gy, (int)dim), x->ndim, x->shape), others, 0);
 }
 
