@@ -53,8 +53,8 @@ static bool pick_compose(kiln_call *c, kiln_tensor **out)
 }
 
 /* The gradient of large ones, as pointwise work that fusion puts into whatever reads it: -g where the class is the
- * target, else 0. The target was checked when elements were picked. Classes are numbered in f32 where that can tell them
- * apart: there are as many comparisons as elements. */
+ * target, else 0. The target was checked when elements were picked. Classes are numbered in f32 where that can tell
+ * them apart: there are as many comparisons as elements. */
 static kiln_tensor *place_pointwise(kiln_grad_call *g)
 {
     kiln_tensor *x = g->in[0], *target = g->in[1], *classes = NULL;

@@ -44,7 +44,7 @@ static void lower_load(kiln_cpu_load *l, const kiln_operand *o, const int *order
     else if (l->ndim == 1 && l->stride[0] == 1)
         l->kind = is_direct((kiln_dtype)o->dtype) ? KILN_LOAD_DIRECT : KILN_LOAD_DENSE;
     else
-        l->kind = KILN_LOAD_STRIDED;
+        l->kind = l->stride[l->ndim - 1] == 0 && l->shape[l->ndim - 1] > KILN_TILE ? KILN_LOAD_ROWS : KILN_LOAD_STRIDED;
 }
 
 static void lower_instr(kiln_cpu_instr *x, const kiln_instr *in, const kiln_pw_table *table)
@@ -207,9 +207,12 @@ static void allocate_registers(kiln_cpu_group *e, const int *last, int16_t *free
     int nfree = 0;
     for (int r = 0; r < e->nregisters; r++)
         e->physical[r] = -1;
-    for (int l = 0; l < e->nloads; l++)
+    for (int l = 0; l < e->nloads; l++) {
         if (e->loads[l].kind != KILN_LOAD_DIRECT)
-            e->loads[l].physical = e->physical[l] = (int16_t)e->nphysical++;
+            e->loads[l].physical = (int16_t)e->nphysical++;
+        if (e->loads[l].kind != KILN_LOAD_ROWS) /* these keep theirs for the next tile */
+            e->physical[l] = e->loads[l].physical;
+    }
     for (int i = 0; i < e->ninstrs; i++) {
         const kiln_cpu_instr *in = &e->instrs[i];
         kiln_pw_class to = kiln_pw_class_of((kiln_dtype)in->dtype);
@@ -399,13 +402,22 @@ static void load_strided(const kiln_pw_table *t, const kiln_cpu_load *l, const c
     }
 }
 
+/* Whether the tile before and this one are of one row. */
+static bool is_in_one_row(const kiln_cpu_load *l, int64_t start, int64_t n)
+{
+    int64_t row = l->shape[l->ndim - 1], at = start % row;
+    return at >= KILN_TILE && at + n <= row;
+}
+
 static const void *load_register(const kiln_cpu_tile *t, const kiln_cpu_load *l, char *registers, int64_t start,
-                                 int64_t n)
+                                 int64_t n, bool goes_on)
 {
     const char *memory = (const char *)(uintptr_t)kiln_buffer_address(t->plan, t->binding, l->buffer);
     if (l->kind == KILN_LOAD_DIRECT)
         return memory + (l->offset + start) * l->size;
     char *reg = registers + l->physical * t->e->register_bytes;
+    if (l->kind == KILN_LOAD_ROWS && goes_on && is_in_one_row(l, start, n))
+        return reg;
     if (l->kind == KILN_LOAD_DENSE)
         t->e->table->load[l->dtype](reg, memory + (l->offset + start) * l->size, n);
     else if (l->kind == KILN_LOAD_SCALAR)
@@ -423,12 +435,13 @@ static char *store_memory(const kiln_cpu_tile *t, const kiln_cpu_store *s, int64
 enum { MAX_REGISTERS = 256 };
 
 /* Leaves in at[r] where register r is. */
-static void run_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker, const void **at)
+static void run_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker, bool goes_on,
+                     const void **at)
 {
     const kiln_cpu_group *e = t->e;
     char *registers = t->registers + (int64_t)worker * e->nphysical * e->register_bytes;
     for (int i = 0; i < e->nloads; i++)
-        at[i] = load_register(t, &e->loads[i], registers, start, n);
+        at[i] = load_register(t, &e->loads[i], registers, start, n, goes_on);
     if (e->head >= 0)
         at[e->head] = head;
     for (int i = 0; i < e->ninstrs; i++) {
@@ -459,10 +472,10 @@ static void run_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const voi
 }
 
 const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker,
-                                int16_t wanted)
+                                bool goes_on, int16_t wanted)
 {
     const void *at[MAX_REGISTERS];
-    run_tile(t, start, n, head, worker, at);
+    run_tile(t, start, n, head, worker, goes_on, at);
     return wanted >= 0 ? at[t->e->same[wanted]] : NULL;
 }
 
@@ -506,7 +519,7 @@ void kiln_cpu_group_give(const kiln_cpu_tile *t, int64_t start, int64_t count, v
     const void *at[MAX_REGISTERS];
     for (int64_t i = 0; i < count; i += KILN_TILE) {
         int64_t n = count - i < KILN_TILE ? count - i : KILN_TILE;
-        run_tile(t, start + i, n, NULL, worker, at);
+        run_tile(t, start + i, n, NULL, worker, i > 0, at);
         fetch_ahead(t, start + i + n, n);
         for (int k = 0; k < g->ngifts; k++)
             give(t, &g->gifts[k], at[t->e->same[g->gifts[k].src]], i, n, count <= KILN_TILE, to);
@@ -518,7 +531,7 @@ void kiln_cpu_group_finish(const kiln_cpu_tile *t, int64_t start, int64_t count,
 {
     for (int64_t i = 0; i < count; i += KILN_TILE)
         kiln_cpu_group_tile(t, start + i, count - i < KILN_TILE ? count - i : KILN_TILE,
-                            (const char *)values + (size_t)i * unit, worker, -1);
+                            (const char *)values + (size_t)i * unit, worker, i > 0, -1);
 }
 
 enum { TILES_A_TASK = 16 };
@@ -534,8 +547,8 @@ static void run_task(void *context, int64_t task, int worker)
     int64_t start = task * TILES_A_TASK * KILN_TILE, end = start + TILES_A_TASK * KILN_TILE;
     if (end > r->count)
         end = r->count;
-    for (; start < end; start += KILN_TILE)
-        kiln_cpu_group_tile(&r->tile, start, end - start < KILN_TILE ? end - start : KILN_TILE, NULL, worker, -1);
+    for (int64_t at = start; at < end; at += KILN_TILE)
+        kiln_cpu_group_tile(&r->tile, at, end - at < KILN_TILE ? end - at : KILN_TILE, NULL, worker, at > start, -1);
 }
 
 void kiln_cpu_group_run(const kiln_cpu_group *e, const kiln_plan *plan, const kiln_kernel *kernel,

@@ -13,6 +13,7 @@ typedef enum kiln_load_kind {
     KILN_LOAD_DIRECT, /* memory looks like a register and is read in order: no copy */
     KILN_LOAD_DENSE,  /* in order, but converted */
     KILN_LOAD_SCALAR, /* one element, repeated */
+    KILN_LOAD_ROWS,   /* one element for each row, repeated along it; rows are longer than tiles */
     KILN_LOAD_STRIDED /* anything else */
 } kiln_load_kind;
 
@@ -79,10 +80,11 @@ typedef struct kiln_cpu_tile {
     char *registers; /* kiln_threads() × nphysical × register_bytes */
 } kiln_cpu_tile;
 
-/* Elements start … start+n-1 (n ≤ KILN_TILE); `head`: the values of the head register, or NULL. Returns where register
- * `wanted` is (-1: none wanted). */
+/* Elements start … start+n-1 (n ≤ KILN_TILE); `head`: the values of the head register, or NULL. `goes_on`: what this
+ * worker did last with the group are the KILN_TILE elements before them. Returns where register `wanted` is (-1: none
+ * wanted). */
 const void *kiln_cpu_group_tile(const kiln_cpu_tile *t, int64_t start, int64_t n, const void *head, int worker,
-                                int16_t wanted);
+                                bool goes_on, int16_t wanted);
 
 /* Any number of elements from `start` on, whose head values lie one behind the other, `unit` bytes each. */
 void kiln_cpu_group_finish(const kiln_cpu_tile *t, int64_t start, int64_t count, const void *values, size_t unit,

@@ -48,7 +48,7 @@ static void short_rows(void *context, int64_t task, int worker)
     for (; row < end; row += at_once) {
         int64_t rows = end - row < at_once ? end - row : at_once;
         const char *x = e->reduced ? kiln_cpu_group_tile(&r->tile, row * e->reduced, rows * e->reduced, NULL, worker,
-                                                         e->group->reduce_src)
+                                                         false, e->group->reduce_src)
                                    : results; /* of rows without elements none is read */
         for (int64_t i = 0; i < rows; i++)
             r->reduce(results + (size_t)i * r->element, x + (size_t)(i * e->reduced) * r->element, e->reduced);
@@ -67,7 +67,7 @@ static void long_row(void *context, int64_t task, int worker)
     for (; start < end; start += KILN_TILE, n++) {
         int64_t length = end - start < KILN_TILE ? end - start : KILN_TILE;
         const void *x =
-            kiln_cpu_group_tile(&r->tile, row * e->reduced + start, length, NULL, worker, e->group->reduce_src);
+            kiln_cpu_group_tile(&r->tile, row * e->reduced + start, length, NULL, worker, n > 0, e->group->reduce_src);
         r->reduce(tiles + (size_t)n * r->element, x, length);
     }
     char *result = accumulator(r, worker, 1);
@@ -91,7 +91,7 @@ static void columns(void *context, int64_t task, int worker)
     for (; row < end; row += at_once) {
         int64_t rows = end - row < at_once ? end - row : at_once;
         int64_t start = (outer * e->reduced + row) * e->inner + from;
-        const char *x = kiln_cpu_group_tile(&r->tile, start, rows * width, NULL, worker, e->group->reduce_src);
+        const char *x = kiln_cpu_group_tile(&r->tile, start, rows * width, NULL, worker, false, e->group->reduce_src);
         for (int64_t i = 0; i < rows; i++, first = false)
             if (first)
                 memcpy(sum, x, (size_t)width * r->element);
