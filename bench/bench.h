@@ -27,6 +27,14 @@ static inline kiln_device bench_device(int *argc, char **argv, const char *stand
     exit(0);
 }
 
+/* What a benchmark of the GPU does where it was built without CUDA's headers. */
+static inline int bench_without_cuda(int argc, char **argv)
+{
+    bench_device(&argc, argv, "cuda");
+    printf("built without CUDA's headers: skipped\n");
+    return 0;
+}
+
 /* What KILN_BENCH_AMP asks autocast for; KILN_F32: nothing. */
 static inline kiln_dtype bench_amp(void)
 {

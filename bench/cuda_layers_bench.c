@@ -207,9 +207,12 @@ int main(int argc, char **argv)
     layer layers[MOST_LAYERS];
     int n = 0;
     bench_device(&argc, argv, "cuda");
-    for (; n < argc - 1 && n < MOST_LAYERS; n++)
-        if (!read_layer(argv[1 + n], &layers[n])) {
-            fprintf(stderr, "%s is no layer: ROWS:INPUTS:OUTPUTS[:turned]\n", argv[1 + n]);
+    for (; n < argc - 1; n++)
+        if (n == MOST_LAYERS || !read_layer(argv[1 + n], &layers[n])) {
+            fprintf(stderr,
+                    n == MOST_LAYERS ? "%s is one layer too many\n"
+                                     : "%s is no layer: ROWS:INPUTS:OUTPUTS[:turned], each 1 or more\n",
+                    argv[1 + n]);
             return 2;
         }
     draw_numbers();
@@ -225,8 +228,6 @@ int main(int argc, char **argv)
 #else
 int main(int argc, char **argv)
 {
-    bench_device(&argc, argv, "cuda");
-    printf("built without CUDA's headers: skipped\n");
-    return 0;
+    return bench_without_cuda(argc, argv);
 }
 #endif

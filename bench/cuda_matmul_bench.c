@@ -224,8 +224,6 @@ int main(int argc, char **argv)
 #else
 int main(int argc, char **argv)
 {
-    bench_device(&argc, argv, "cuda");
-    printf("built without CUDA's headers: skipped\n");
-    return 0;
+    return bench_without_cuda(argc, argv);
 }
 #endif

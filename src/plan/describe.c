@@ -99,10 +99,13 @@ static void say_operand(text *t, const kiln_plan *p, const kiln_operand *o)
     const kiln_buffer *b = &p->buffers[o->buffer];
     say(t, "%s", kiln_dtype_name((kiln_dtype)o->dtype));
     say(t, "%s", kiln_shape_text(o->ndim, o->shape));
+    long long begin = (long long)(o->offset * (int64_t)kiln_dtype_size((kiln_dtype)o->dtype));
     if (b->place == KILN_IN_ARENA)
-        say(t, "@arena+%lld", (long long)b->offset);
+        say(t, "@arena+%lld", (long long)b->offset + begin);
     else
         say(t, "@%s %d", places[b->place], b->index);
+    if (b->place != KILN_IN_ARENA && begin)
+        say(t, "+%lld", begin);
 }
 
 static void say_group(text *t, const kiln_plan *p, const kiln_group *g)

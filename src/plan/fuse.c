@@ -164,9 +164,13 @@ static bool goes_on_from_heavy(const kiln_draft *d, const kiln_node *n, int64_t 
     return false;
 }
 
+/* How far that is looked for: before another operation there may be a bias, a cast and a residual behind a product.
+ * Before a reduction only the next node counts: a product of 16 bits that is read there takes less memory than what
+ * comes of it in f32. */
+enum { STEPS_BEFORE_HEAVY = 4, STEPS_BEFORE_REDUCTION = 1 };
+
 /* True for a node that goes on from the result of a heavy operation and whose own is stored in any case: it does better
- * as the operation's end, where nothing has to be read, than before a reduction or another operation. Before the latter
- * that is looked for some steps back: there may be a bias and a residual behind a product. */
+ * as the operation's end, where nothing has to be read, than before a reduction or another operation. */
 static bool finishes_another(const kiln_draft *d, const kiln_node *n, int64_t count, int steps)
 {
     const kiln_draft_value *out = &d->values[kiln_draft_of(d, n->out)];
@@ -227,7 +231,7 @@ static readers readers_in(const kiln_draft *d, const kiln_node *n, const kiln_dr
 static bool suits(const kiln_draft *d, const kiln_node *n, int64_t count, int32_t group, readers r)
 {
     const kiln_draft_group *g = &d->groups[group];
-    int steps = r.before ? 4 : g->root >= 0 && !counts(d, g) ? 1 : 0;
+    int steps = r.before ? STEPS_BEFORE_HEAVY : g->root >= 0 && !counts(d, g) ? STEPS_BEFORE_REDUCTION : 0;
     return !(r.before && r.behind) && !(steps && finishes_another(d, n, count, steps));
 }
 

@@ -581,8 +581,8 @@ static bool skip_idle(writer *w, int32_t group)
     return true;
 }
 
-/* A cat whose parts are made where they belong. */
-static bool is_done(const writer *w, int32_t group)
+/* A cat whose parts are made where they belong: nothing is left to do. */
+static bool has_its_parts(const writer *w, int32_t group)
 {
     const kiln_draft_group *g = &w->d->groups[group];
     const kiln_node *n = kiln_draft_node(w->d, g->last);
@@ -650,7 +650,7 @@ bool kiln_draft_kernels(kiln_draft *d)
     find_hazards(&w);
     for (int32_t group = d->ngroups; group-- > 0;) {
         w.kernel[group] = -1;
-        if (skip_idle(&w, group) || is_done(&w, group))
+        if (skip_idle(&w, group) || has_its_parts(&w, group))
             continue;
         w.kernel[group] = (int32_t)w.p->nkernels;
         kiln_kernel *k = &w.p->kernels[w.p->nkernels];

@@ -4,7 +4,6 @@
  * nobody else reads these, each is made at its place in the cat's result, and nothing is left for the cat to do: the
  * gradients of q, k and v become columns of the gradient of the product that they were slices of. All parts have to
  * come from one operation, so that the whole lies in memory no longer than its parts would. */
-#include "plan/backend.h"
 #include "plan/draft.h"
 
 /* ---- Where a part lies ---- */

@@ -87,7 +87,14 @@ static bool is_only_stored(const kiln_cpu_group *e, const kiln_cpu_instr *cast)
     return true;
 }
 
-static bool overlap(const kiln_buffer *a, const kiln_buffer *b);
+static bool overlap(const kiln_buffer *a, const kiln_buffer *b)
+{
+    if (a->place != b->place)
+        return false;
+    if (a->place != KILN_IN_ARENA)
+        return a->index == b->index;
+    return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
 
 /* Whether a register is memory that a store may write to before others have read it. */
 static bool may_be_overwritten(const kiln_cpu_group *e, const kiln_plan *plan, int16_t reg)
@@ -160,15 +167,6 @@ static void find_last_uses(const kiln_cpu_group *e, int *last)
         last[e->same[g->reduce_src]] = e->ninstrs;
     for (int i = 0; i < g->ngifts; i++)
         last[e->same[g->gifts[i].src]] = e->ninstrs;
-}
-
-static bool overlap(const kiln_buffer *a, const kiln_buffer *b)
-{
-    if (a->place != b->place)
-        return false;
-    if (a->place != KILN_IN_ARENA)
-        return a->index == b->index;
-    return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
 bool kiln_cpu_group_reads(const kiln_cpu_group *e, const kiln_plan *plan, int32_t buffer)
