@@ -86,13 +86,17 @@ static double seconds_of(contest *c)
     return bench_median(rounds, ROUNDS);
 }
 
-static uint32_t word_of(const lt_peer *l, const cublasLtMatmulAlgo_t *algorithm,
-                        cublasLtMatmulAlgoConfigAttributes_t what)
+/* One of the numbers that say which way it is; the library wants to hear the size of each. */
+static uint32_t number_of(const lt_peer *l, const cublasLtMatmulAlgo_t *algorithm,
+                          cublasLtMatmulAlgoConfigAttributes_t what)
 {
-    uint32_t word = 0;
+    uint32_t number = 0;
+    uint16_t half = 0;
+    bool is_half = what == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID || what == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID;
     size_t written;
-    LT(l, cublasLtMatmulAlgoConfigGetAttribute, algorithm, what, &word, sizeof word, &written);
-    return word;
+    LT(l, cublasLtMatmulAlgoConfigGetAttribute, algorithm, what, is_half ? (void *)&half : &number,
+       is_half ? sizeof half : sizeof number, &written);
+    return is_half ? half : number;
 }
 
 static void set_end(const lt_peer *l, const lt_product *p, const struct end *e, const room *r, int64_t columns)
@@ -127,10 +131,10 @@ static void measure(contest *c, const layer *l, const char *product, const lt_si
         rank = !i || seconds < best ? i : rank;
         best = !i || seconds < best ? seconds : best;
         printf("%s{\"us\": %.1f, \"tile\": %u, \"stages\": %u, \"splits\": %u, \"cluster\": %u, \"scratch\": %zu}",
-               i ? ", " : "", 1e6 * seconds, word_of(c->lt, c->algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID),
-               word_of(c->lt, c->algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
-               word_of(c->lt, c->algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
-               word_of(c->lt, c->algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID), ways[i].workspaceSize);
+               i ? ", " : "", 1e6 * seconds, number_of(c->lt, c->algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID),
+               number_of(c->lt, c->algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+               number_of(c->lt, c->algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+               number_of(c->lt, c->algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID), ways[i].workspaceSize);
     }
     printf("]");
     if (found)
