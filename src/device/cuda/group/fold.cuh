@@ -85,7 +85,8 @@ KILN_PW_INLINE uint64_t fold_two(int cls, int fold, uint64_t a, uint64_t b)
     }
 }
 
-/* Elements i … i+n-1, at most a quad, into the four results of this thread. */
+/* Elements i … i+n-1, at most a quad, into the four results of this thread. Where n is not known to be 4 that is asked
+ * each time, and what comes next is not loaded before: callers have loops of their own for whole quads. */
 template <typename M>
 KILN_PW_INLINE void fold_quad(const M &m, const kiln_cuda_reduction &r, int64_t i, int n, uint64_t *acc)
 {
@@ -148,10 +149,14 @@ template <typename M> KILN_PW_INLINE void rows(const kiln_cuda_reduction &r, con
         uint64_t acc[4];
         for (int v = 0; v < 4; v++)
             acc[v] = neutral(r.cls, r.fold);
-        if (works && task < t.end)
+        if (works && task < t.end) {
+            int64_t at = start + 4 * lane;
 #pragma unroll(M::AHEAD)
-            for (int64_t at = start + 4 * lane; at < end; at += 4 * r.lanes)
-                fold_quad(m, r, row * r.reduced + at, end - at < 4 ? (int)(end - at) : 4, acc);
+            for (; at + 4 <= end; at += 4 * r.lanes)
+                fold_quad(m, r, row * r.reduced + at, 4, acc);
+            if (at < end)
+                fold_quad(m, r, row * r.reduced + at, (int)(end - at), acc);
+        }
         uint64_t x =
             fold_two(r.cls, r.fold, fold_two(r.cls, r.fold, acc[0], acc[1]), fold_two(r.cls, r.fold, acc[2], acc[3]));
         x = r.lanes > 32 ? fold_block(r, x, m.scratch) : fold_lanes(r, x, r.lanes);
@@ -180,8 +185,11 @@ template <typename M> KILN_PW_INLINE void columns(const kiln_cuda_reduction &r, 
         uint64_t acc[4];
         for (int v = 0; v < 4; v++)
             acc[v] = neutral(r.cls, r.fold);
-        if (n > 0)
+        if (n == 4)
 #pragma unroll(M::AHEAD)
+            for (int64_t row = start + line; row < end; row += lines)
+                fold_quad(m, r, (outer * r.reduced + row) * r.inner + column, 4, acc);
+        else if (n > 0)
             for (int64_t row = start + line; row < end; row += lines)
                 fold_quad(m, r, (outer * r.reduced + row) * r.inner + column, n, acc);
         __syncthreads();
