@@ -8,7 +8,8 @@ enum {
     FEW = 32,  /* sources that a lane adds one after another */
     LONG = 64, /* sources of one target that a thread adds */
     STEP = LONG / 2,
-    CREW = 512, /* threads that share the sources of a target with more */
+    MARKS = 8,  /* places a block looks for targets with more at … */
+    CREW = 512, /* … whose sources its threads share */
     BY_LANES = 0,
     BY_SORTING = 1
 };
@@ -22,31 +23,10 @@ typedef struct summing {
 } summing;
 
 /* Column `column` of source `place` of part `part`. */
+template <bool MAPPED>
 static inline __device__ int64_t source_of(const summing &s, int64_t part, uint32_t place, int64_t column)
 {
-    return s.mapped ? kiln_cuda_spot_of(s.lanes, place).src : (part * s.n + place) * s.width + column;
-}
-
-/* The first of a target's sources adds all of them, unless there are many. */
-template <typename T>
-static __global__ void add_few(const T *x, const T *__restrict__ src, T *y, const __grid_constant__ summing s,
-                               const int32_t *stop)
-{
-    if (stop && *stop)
-        return;
-    KILN_CUDA_EACH(item, s.before * s.n * s.width)
-    {
-        int64_t row = item / s.width, column = item - row * s.width, part = row / s.n, first = row - part * s.n;
-        uint32_t key = s.keys[first];
-        if (key >= s.limit || (first > 0 && s.keys[first - 1] == key) ||
-            (first + LONG < s.n && s.keys[first + LONG] == key))
-            continue;
-        int64_t to = (part * s.limit + key) * s.width + column;
-        T sum = x[to];
-        for (int64_t i = first; i < s.n && s.keys[i] == key; i++)
-            sum = (T)(sum + src[source_of(s, part, s.places[i], column)]);
-        y[to] = sum;
-    }
+    return MAPPED ? kiln_cuda_spot_of(s.lanes, place).src : (part * s.n + place) * s.width + column;
 }
 
 /* The first position from `from` on, below `to`, whose key is at least `key`; `to` if there is none. */
@@ -62,6 +42,31 @@ static inline __device__ int64_t first_from(const uint32_t *keys, int64_t from, 
     return from;
 }
 
+/* The first of a target's sources adds all of them, unless there are many. How many is found out first: sources are on
+ * their way from memory together then. */
+template <typename T, bool MAPPED>
+static __global__ void add_few(const T *x, const T *__restrict__ src, T *y, const __grid_constant__ summing s,
+                               const int32_t *stop)
+{
+    if (stop && *stop)
+        return;
+    KILN_CUDA_EACH(item, s.before * s.n * s.width)
+    {
+        int64_t row = item / s.width, column = item - row * s.width, part = row / s.n, first = row - part * s.n;
+        uint32_t key = s.keys[first];
+        if (key >= s.limit || (first > 0 && s.keys[first - 1] == key) ||
+            (first + LONG < s.n && s.keys[first + LONG] == key))
+            continue;
+        int64_t to = (part * s.limit + key) * s.width + column;
+        T sum = x[to];
+        int64_t end = first_from(s.keys, first, first + LONG < s.n ? first + LONG : s.n, (uint64_t)key + 1);
+#pragma unroll 8
+        for (int64_t i = first; i < end; i++)
+            sum = (T)(sum + src[source_of<MAPPED>(s, part, s.places[i], column)]);
+        y[to] = sum;
+    }
+}
+
 /* Whether position `mark`, a multiple of STEP, is the first such one of a target's sources, and the next one is theirs
  * too: so it is for one position of every target with more than LONG of them, and for few others. */
 static inline __device__ bool may_be_long(const summing &s, int64_t mark)
@@ -72,9 +77,18 @@ static inline __device__ bool may_be_long(const summing &s, int64_t mark)
     return key < s.limit && s.keys[mark + STEP] == key && (mark == 0 || s.keys[mark - STEP] != key);
 }
 
-/* A block looks at 32 marks and adds for the targets it finds there, `across` columns, the sources shared out to CREW /
+/* Behind the last source of the target that position `mark` and the next mark are of: looked for in steps that double. */
+static inline __device__ int64_t end_of(const summing &s, int64_t mark, uint32_t key)
+{
+    int64_t last = mark + STEP, step = STEP;
+    for (; last + step < s.n && s.keys[last + step] == key; step *= 2)
+        last += step;
+    return first_from(s.keys, last, last + step < s.n ? last + step : s.n, (uint64_t)key + 1);
+}
+
+/* A block looks at MARKS marks and adds for the targets it finds there, `across` columns, the sources shared out to CREW /
  * across threads a column. */
-template <typename T>
+template <typename T, bool MAPPED>
 static __global__ void __launch_bounds__(CREW)
     add_many(const T *x, const T *__restrict__ src, T *y, const __grid_constant__ summing s, int across, int64_t pieces,
              int64_t spans, const int32_t *stop)
@@ -85,10 +99,11 @@ static __global__ void __launch_bounds__(CREW)
         return;
     const int lane = (int)threadIdx.x / across, lanes = CREW / across;
     for (int64_t item = blockIdx.x; item < s.before * spans * pieces; item += gridDim.x) {
-        int64_t piece = item % pieces, start = item / pieces % spans * (32 * STEP);
+        int64_t piece = item % pieces, start = item / pieces % spans * (MARKS * STEP);
         int64_t part = item / pieces / spans, column = piece * across + (int)threadIdx.x % across;
         if (threadIdx.x < 32) {
-            unsigned those = __ballot_sync(0xffffffffu, may_be_long(s, start + (int)threadIdx.x * STEP));
+            unsigned those = __ballot_sync(
+                0xffffffffu, threadIdx.x < MARKS && may_be_long(s, start + (int)threadIdx.x * STEP));
             if (threadIdx.x == 0)
                 found = those;
         }
@@ -96,14 +111,14 @@ static __global__ void __launch_bounds__(CREW)
         for (unsigned left = found; left; left &= left - 1) {
             int64_t mark = start + (__ffs((int)left) - 1) * STEP;
             uint32_t key = s.keys[mark];
-            int64_t begin = first_from(s.keys, 0, mark, key), end = first_from(s.keys, mark, s.n, (uint64_t)key + 1);
+            int64_t begin = first_from(s.keys, mark < STEP ? 0 : mark - STEP, mark, key), end = end_of(s, mark, key);
             if (end - begin <= LONG)
                 continue;
             T sum = 0;
             if (column < s.width) {
-#pragma unroll 4
+#pragma unroll 16
                 for (int64_t i = begin + lane; i < end; i += lanes)
-                    sum = (T)(sum + src[source_of(s, part, s.places[i], column)]);
+                    sum = (T)(sum + src[source_of<MAPPED>(s, part, s.places[i], column)]);
             }
             sums[threadIdx.x] = sum;
             __syncthreads();
@@ -127,13 +142,15 @@ template <typename T> static void launch_sums(const kiln_cuda_call *c, const sum
     const T *x = (const T *)c->in[0].data, *src = (const T *)c->in[2].data;
     T *y = (T *)c->out[0].data;
     int64_t items = s.before * s.n * s.width;
-    add_few<T><<<kiln_cuda_grid(items, KILN_CUDA_BLOCK), KILN_CUDA_BLOCK, 0, c->stream>>>(x, src, y, s, c->stop);
+    auto few = s.mapped ? add_few<T, true> : add_few<T, false>;
+    few<<<kiln_cuda_grid(items, KILN_CUDA_BLOCK), KILN_CUDA_BLOCK, 0, c->stream>>>(x, src, y, s, c->stop);
     if (s.n <= LONG)
         return;
     int across = kiln_cuda_power(s.width, 32);
-    int64_t pieces = kiln_cuda_ceil(s.width, across), spans = kiln_cuda_ceil(s.n, 32 * STEP);
-    add_many<T><<<kiln_cuda_grid(s.before * spans * pieces, 1), CREW, 0, c->stream>>>(x, src, y, s, across, pieces,
-                                                                                          spans, c->stop);
+    int64_t pieces = kiln_cuda_ceil(s.width, across), spans = kiln_cuda_ceil(s.n, MARKS * STEP);
+    auto many = s.mapped ? add_many<T, true> : add_many<T, false>;
+    many<<<kiln_cuda_grid(s.before * spans * pieces, 1), CREW, 0, c->stream>>>(x, src, y, s, across, pieces, spans,
+                                                                              c->stop);
 }
 
 #define BY_TYPE(dtype, launch, ...)                                                                                    \
