@@ -2,6 +2,7 @@
  * choice among those that add parts of split sums in order and as precisely as they were summed. It is kept, so that
  * what is run is what room was made for. */
 #include "device/cuda/gemm/cublaslt.h"
+#include "device/cuda/gemm/prefer.h"
 #include <cublasLt.h>
 #include <string.h>
 #include "core/alloc.h"
@@ -15,7 +16,7 @@
 #define TEXT(x)   TEXT_(x)
 #define FILE_NAME "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
 
-enum { KEPT = 4096, CHOICES = 4 };
+enum { KEPT = 4096, CHOICES = 8 };
 #define MOST_RESULT (INT64_C(1) << 40) /* elements */
 
 typedef struct choice {
@@ -41,6 +42,7 @@ struct kiln_cuda_lt {
     __typeof__(&cublasLtMatmulPreferenceInit_internal) wishes_init;
     __typeof__(&cublasLtMatmulPreferenceSetAttribute) wishes_set;
     __typeof__(&cublasLtMatmulAlgoGetHeuristic) choose;
+    __typeof__(&cublasLtMatmulAlgoConfigGetAttribute) config;
     __typeof__(&cublasLtMatmul) run;
 };
 
@@ -74,6 +76,7 @@ static struct kiln_cuda_lt *open_lt(const kiln_cuda_device *d)
         {"cublasLtMatmulPreferenceInit_internal", (void **)&lt->wishes_init},
         {"cublasLtMatmulPreferenceSetAttribute", (void **)&lt->wishes_set},
         {"cublasLtMatmulAlgoGetHeuristic", (void **)&lt->choose},
+        {"cublasLtMatmulAlgoConfigGetAttribute", (void **)&lt->config},
         {"cublasLtMatmul", (void **)&lt->run},
     };
     pthread_mutex_init(&lt->lock, NULL);
@@ -215,6 +218,30 @@ static bool can_be_asked(const kiln_cuda_product *p)
     return p->m <= MOST_RESULT / p->n;
 }
 
+/* Moves those that can be run to the front; how many they are. */
+static int usable(cublasLtMatmulHeuristicResult_t *found, int n, const kiln_cuda_product *p)
+{
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize <= (size_t)p->scratch)
+            found[kept++] = found[i];
+    return kept;
+}
+
+static kiln_cuda_offer offer_of(const struct kiln_cuda_lt *lt, const cublasLtMatmulAlgo_t *algorithm)
+{
+    kiln_cuda_offer o = {0};
+    int32_t splits = 0;
+    size_t written;
+    if (lt->config(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, &o.tile, sizeof o.tile, &written) !=
+            CUBLAS_STATUS_SUCCESS ||
+        lt->config(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof splits, &written) !=
+            CUBLAS_STATUS_SUCCESS)
+        return (kiln_cuda_offer){0};
+    o.splits = (uint32_t)splits;
+    return o;
+}
+
 /* That there is no algorithm is an answer, which is kept like one; what it depends on is all in the product. */
 static bool choose(const struct kiln_cuda_lt *lt, const kiln_cuda_device *d, choice *c)
 {
@@ -234,13 +261,17 @@ static bool choose(const struct kiln_cuda_lt *lt, const kiln_cuda_device *d, cho
         return true;
     if (c->status != CUBLAS_STATUS_SUCCESS)
         return no_algorithm(lt, d, c);
+    n = usable(found, n, p);
+    if (!n) {
+        c->status = CUBLAS_STATUS_NOT_SUPPORTED;
+        return true;
+    }
+    kiln_cuda_offer offers[CHOICES];
     for (int i = 0; i < n; i++)
-        if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize <= (size_t)p->scratch) {
-            c->algorithm = found[i].algo;
-            c->bytes = found[i].workspaceSize;
-            return true;
-        }
-    c->status = CUBLAS_STATUS_NOT_SUPPORTED;
+        offers[i] = offer_of(lt, &found[i].algo);
+    int taken = kiln_cuda_prefer(p, d->capability, offers, n);
+    c->algorithm = found[taken].algo;
+    c->bytes = found[taken].workspaceSize;
     return true;
 }
 
