@@ -16,7 +16,8 @@ typedef struct layout {
     hole *holes; /* free ranges below `end`, by offset; never adjacent */
     int64_t nholes;
     int64_t end;
-    bool roomy;     /* no room is used twice */
+    int64_t apart; /* buffers of so many bytes or fewer lie one behind the other, and their room is not used twice … */
+    int64_t beside; /* … from the arena's begin to here, so far */
     int32_t *dying; /* buffers by last use: heads by kernel, linked through next */
     int32_t *next;
     int32_t *along;   /* by kernel: one whose results it makes along with its own (kiln_choice), -1 */
@@ -118,15 +119,21 @@ static bool reuse_operand(layout *l, const kiln_kernel *k, const kiln_group *g, 
 static void place_buffer(layout *l, int32_t buffer)
 {
     kiln_buffer *b = &l->d->plan->buffers[buffer];
-    if (b->place == KILN_IN_ARENA && b->offset < 0)
+    if (b->place != KILN_IN_ARENA || b->offset >= 0)
+        return;
+    if (b->bytes > l->apart)
         b->offset = take(l, round_up(b->bytes));
+    else {
+        b->offset = l->beside;
+        l->beside += round_up(b->bytes);
+    }
 }
 
 /* What a store makes may take the place of an operand; a reduction may go over its rows in several passes. */
 static void place_store(layout *l, const kiln_kernel *k, const kiln_group *g, int32_t number, const kiln_operand *to)
 {
     kiln_buffer *b = &l->d->plan->buffers[to->buffer];
-    if (b->place == KILN_IN_ARENA && b->offset < 0 && !g->reduces && !l->roomy)
+    if (b->place == KILN_IN_ARENA && b->offset < 0 && !g->reduces && b->bytes > l->apart)
         reuse_operand(l, k, g, number, b, kiln_dtype_size((kiln_dtype)to->dtype));
 }
 
@@ -144,8 +151,8 @@ static void place_kernel(layout *l, int32_t number)
         for (kiln_access a = {0}; kiln_next_access(&p->kernels[l->along[number]], &a);)
             if (a.writes && a.operand)
                 place_buffer(l, a.buffer);
-    for (int32_t b = l->dying[number]; b >= 0 && !l->roomy; b = l->next[b])
-        if (p->buffers[b].last == number)
+    for (int32_t b = l->dying[number]; b >= 0; b = l->next[b])
+        if (p->buffers[b].last == number && p->buffers[b].bytes > l->apart)
             give(l, p->buffers[b].offset, round_up(p->buffers[b].bytes));
 }
 
@@ -165,6 +172,31 @@ static void add_workspaces(kiln_draft *d)
                                                   .first = (int32_t)k,
                                                   .last = (int32_t)k};
     }
+}
+
+/* All bytes of the arena's buffers that have no more than `most` each, side by side. */
+static int64_t needed_by(const kiln_plan *p, int64_t most)
+{
+    int64_t needed = 0;
+    for (int32_t b = 0; b < p->nbuffers; b++)
+        if (p->buffers[b].place == KILN_IN_ARENA && p->buffers[b].bytes <= most)
+            needed += round_up(p->buffers[b].bytes);
+    return needed;
+}
+
+enum { ROOMY_PART = 8 };
+
+/* Where kernels may run side by side, room that is used twice makes one wait for another. A plan that takes little has
+ * none of that; in larger ones buffers up to a size have rooms of their own, such that these take a part of as much:
+ * the many small ones behind a gradient or before a sum of sums. */
+static void keep_small_apart(layout *l)
+{
+    const kiln_plan *p = l->d->plan;
+    int64_t roomy = l->d->tight ? 0 : kiln_backend_roomy(p->device);
+    l->apart = !roomy ? -1 : needed_by(p, INT64_MAX) <= roomy ? INT64_MAX : roomy / ROOMY_PART;
+    while (l->apart > 0 && l->apart < INT64_MAX && needed_by(p, l->apart) > roomy / ROOMY_PART)
+        l->apart /= 2;
+    l->end = needed_by(p, l->apart);
 }
 
 /* Each buffer of the arena becomes an output that nobody keeps, of its exact size: a block that a tool for finding
@@ -245,7 +277,6 @@ bool kiln_draft_place(kiln_draft *d)
     for (int32_t k = 0; k < p->nkernels; k++)
         if (p->kernels[k].choice.by)
             l.along[p->kernels[k].choice.by - 1] = k;
-    int64_t needed = 0; /* by all buffers side by side */
     memset(l.dying, -1, (size_t)p->nkernels * sizeof *l.dying);
     for (int32_t b = 0; b < p->nbuffers; b++) {
         kiln_buffer *x = &p->buffers[b];
@@ -254,12 +285,11 @@ bool kiln_draft_place(kiln_draft *d)
             p->output_bytes[x->index] = apart ? x->bytes : round_up(x->bytes);
             p->all_output_bytes += p->output_bytes[x->index];
         } else if (x->place == KILN_IN_ARENA) {
-            needed += round_up(x->bytes);
             l.next[b] = l.dying[x->last];
             l.dying[x->last] = b;
         }
     }
-    l.roomy = !d->tight && needed <= kiln_backend_roomy(p->device);
+    keep_small_apart(&l);
     for (int32_t k = 0; k < p->nkernels; k++)
         place_kernel(&l, k);
     if (d->tight && !pack(&l))
