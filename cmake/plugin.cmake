@@ -48,7 +48,7 @@ macro(kiln_cuda_plugin)
         set_target_properties(kiln-cuda PROPERTIES SOURCES "${plugin_sources}")
         target_sources(kiln-cuda PRIVATE $<TARGET_OBJECTS:kiln-cuda-hopper>)
         # Rounded after every operation, as the CPU's and the generated kernels are: the same bits, fused or not.
-        set_source_files_properties(${here}/group/group.cu ${here}/kernels/random.cu ${here}/kernels/rows.cu
+        set_source_files_properties(${here}/group/group.cu ${here}/kernels/norm.cu ${here}/kernels/random.cu ${here}/kernels/rows.cu
             PROPERTIES COMPILE_OPTIONS -fmad=false)
         # It holds these as text for generated kernels.
         set(source ${PROJECT_SOURCE_DIR}/src)

@@ -201,6 +201,40 @@ static void test_groups(void **state)
     assert_true(counted("fake_groups") >= before + 3);
 }
 
+/* Operations of rows with groups on both sides: each is one kernel, of halves too, of rows that warps share and that
+ * are not made of whole vectors. Rows too long to be held have none: what stands around them is done by itself. */
+static void test_around(void **state)
+{
+    (void)state;
+    static const struct {
+        kiln_dtype dtype;
+        int64_t n;
+        int kernels;
+    } all[] = {{KILN_F32, 64, 2}, {KILN_F32, 33, 2}, {KILN_BF16, 1536, 2}, {KILN_F16, 200, 2}, {KILN_F32, 40000, 0}};
+    kiln_device device = kiln_device_parse("cuda:0");
+    assert_true(device >= 0);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int before = counted("fake_around");
+        kiln_on_device (device) {
+            kiln_tensor *x = NULL, *grad = NULL;
+            kiln_step
+                x = kiln_keep(kiln_cast(kiln_zeros(KILN_SHAPE(50, all[i].n), KILN_F32), all[i].dtype));
+            kiln_requires_grad(x, true);
+            kiln_step {
+                kiln_tensor *y = kiln_layer_norm(kiln_mul(x, x), KILN_SHAPE(all[i].n), NULL, NULL, 1e-5);
+                assert_true(kiln_grad(kiln_sum_all(kiln_cast(kiln_keep(kiln_tanh(y)), KILN_F32)), NULL, &x, 1, &grad));
+                kiln_keep(grad);
+            }
+            kiln_report(stderr);
+            assert_true(kiln_ok());
+            kiln_release(x);
+        }
+        if (counted("fake_around") - before != all[i].kernels)
+            fail_msg("rows of %lld %s: %d kernels", (long long)all[i].n, kiln_dtype_name(all[i].dtype),
+                     counted("fake_around") - before);
+    }
+}
+
 /* IDX files of 40 black images. */
 static kiln_dataset *idx_set(void)
 {
@@ -295,12 +329,19 @@ int main(void)
     }
     if (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1)) /* every text is compiled, whatever was before */
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),      cmocka_unit_test(test_layers_share),
-                                       cmocka_unit_test(test_samples),  cmocka_unit_test(test_slabs),
-                                       cmocka_unit_test(test_tf32),     cmocka_unit_test(test_autocast),
-                                       cmocka_unit_test(test_scaled),   cmocka_unit_test(test_parts),
-                                       cmocka_unit_test(test_groups),   cmocka_unit_test(test_augmented),
-                                       cmocka_unit_test(test_not_kept), cmocka_unit_test(test_waves_are_in_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp),
+                                       cmocka_unit_test(test_layers_share),
+                                       cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_slabs),
+                                       cmocka_unit_test(test_tf32),
+                                       cmocka_unit_test(test_autocast),
+                                       cmocka_unit_test(test_scaled),
+                                       cmocka_unit_test(test_parts),
+                                       cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_around),
+                                       cmocka_unit_test(test_augmented),
+                                       cmocka_unit_test(test_not_kept),
+                                       cmocka_unit_test(test_waves_are_in_order)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", cache);

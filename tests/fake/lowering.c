@@ -9,7 +9,9 @@
 #include "core/fail.h"
 #include "core/hash.h"
 #include "device/cuda/compile/codegen.h"
+#include "device/cuda/dispatch/call.h"
 #include "device/cuda/gemm/choice.h"
+#include "device/cuda/group/around.h"
 #include "device/cuda/launch/through.h"
 #include "device/cuda/launch/rewrite.h"
 #include "device/cuda/group/text.h"
@@ -129,15 +131,19 @@ static bool copy_out(void *dev, void *to, kiln_address from, size_t bytes)
 
 /* ---- Lowering ---- */
 
-static int texts, chains, groups, whole_steps, slabs, wrong_waves, waves, links, chosen, unlike;
+static int texts, chains, groups, whole_steps, slabs, wrong_waves, waves, all_waves, longest, links, chosen, unlike,
+    around;
 
 KILN_PLUGIN_API int fake_chains(void);      /* how many were compiled */
 KILN_PLUGIN_API int fake_texts(void);       /* how many different ones, of all kinds */
 KILN_PLUGIN_API int fake_groups(void);      /* of groups that are in none */
+KILN_PLUGIN_API int fake_around(void);      /* of groups around an operation */
 KILN_PLUGIN_API int fake_whole_steps(void); /* chains that were a whole plan */
 KILN_PLUGIN_API int fake_slabs(void);       /* their steps that are done in slabs */
 KILN_PLUGIN_API int fake_waves(void);       /* of the last chain */
 KILN_PLUGIN_API int fake_links(void);       /* likewise */
+KILN_PLUGIN_API int fake_all_waves(void);   /* of all chains */
+KILN_PLUGIN_API int fake_longest(void);     /* text of a chain since it was last asked for, in bytes */
 KILN_PLUGIN_API int fake_wrong_waves(void); /* whose parts are not all of their steps, each once, longest first */
 KILN_PLUGIN_API int fake_chosen(void); /* products that are to be computed as they were in another plan, by tiles … */
 KILN_PLUGIN_API int fake_unlike(void); /* … and kernels that are not computed as they are to be */
@@ -157,6 +163,11 @@ int fake_groups(void)
     return groups;
 }
 
+int fake_around(void)
+{
+    return around;
+}
+
 int fake_whole_steps(void)
 {
     return whole_steps;
@@ -170,6 +181,18 @@ int fake_slabs(void)
 int fake_waves(void)
 {
     return waves;
+}
+
+int fake_all_waves(void)
+{
+    return all_waves;
+}
+
+int fake_longest(void)
+{
+    int was = longest;
+    longest = 0;
+    return was;
 }
 
 int fake_links(void)
@@ -272,6 +295,16 @@ static bool compile_group(const kiln_cuda_call *c)
     return ok;
 }
 
+/* Groups around an operation, with it. */
+static bool compile_around(const kiln_cuda_call *c)
+{
+    char *text = kiln_cuda_around_text(c, kiln_cuda_kernel_of(c));
+    bool ok = text ? compiles(text) : kiln_ok();
+    around += text && ok;
+    kiln_free(text);
+    return ok;
+}
+
 static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, const kiln_cuda_part *p)
 {
     unsigned long long barrier;
@@ -281,6 +314,8 @@ static bool compile_part(const kiln_cuda_call *c, const kiln_cuda_waits *w, cons
     chains += ok;
     whole_steps += ok && chain->alone;
     waves = ok ? chain->nwaves : waves;
+    all_waves += ok ? chain->nwaves : 0;
+    longest = ok && (int)strlen(text) > longest ? (int)strlen(text) : longest;
     links = ok ? (int)chain->nlinks : links;
     for (int64_t i = 0; ok && i < chain->nlinks; i++)
         slabs += chain->links[i].slab > 0;
@@ -308,6 +343,8 @@ static bool compile_plan(kiln_cuda_device *d, const kiln_plan *given, kiln_addre
         kiln_cuda_make_call(&c, d, plan, &plan->kernels[parts[i].first], &b, NULL);
         if (parts[i].end - parts[i].first > 1)
             ok = compile_part(&c, &w, &parts[i]);
+        else if (kiln_cuda_is_around(&c))
+            ok = compile_around(&c);
         else if (c.kernel->group && c.kernel->group->head < 0 && c.kernel->group->count > 0)
             ok = compile_group(&c);
     }

@@ -138,8 +138,8 @@ static size_t grad_workspace(const kiln_cuda_call *c)
 
 extern "C" const kiln_cuda_kernel kiln_cuda_kernels_attention[] = {
     {"attention", KILN_CUDA_FLOATS, run_attention, NULL},
-    {"attention_grad", KILN_CUDA_FLOATS, run_attention_grad, grad_workspace, true},
+    {"attention_grad", KILN_CUDA_FLOATS, run_attention_grad, grad_workspace, KILN_CUDA_WINDOWS},
     {"attention_masked", KILN_CUDA_FLOATS, run_attention, NULL},
-    {"attention_masked_grad", KILN_CUDA_FLOATS, run_attention_grad, grad_workspace, true},
+    {"attention_masked_grad", KILN_CUDA_FLOATS, run_attention_grad, grad_workspace, KILN_CUDA_WINDOWS},
     {NULL, 0, NULL, NULL},
 };

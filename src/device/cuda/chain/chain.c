@@ -126,11 +126,6 @@ bool kiln_cuda_is_float(const kiln_kernel *k, const char *op)
            (k->in[0].dtype == KILN_F32 || k->in[0].dtype == KILN_F16 || k->in[0].dtype == KILN_BF16);
 }
 
-const char *kiln_cuda_type_name(uint8_t dtype)
-{
-    return dtype == KILN_F16 ? "kiln_f16" : dtype == KILN_BF16 ? "kiln_bf16" : "float";
-}
-
 bool kiln_cuda_cut_rows(const kiln_operand *x, int64_t dim, kiln_cuda_cut *c)
 {
     kiln_cuda_around e = kiln_cuda_around_dim(x, dim);

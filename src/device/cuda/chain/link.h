@@ -10,12 +10,15 @@
 typedef struct kiln_cuda_author {
     kiln_cuda_writer w;
     const kiln_cuda_chain *chain;
+    const kiln_cuda_link
+        *shared; /* what is written is for all links like this one (alike.h), under `number`; or NULL */
+    int number;
 } kiln_cuda_author;
 
 /* By which a link's structs are named: not by its kernel's place in the plan, so that chains alike have one text. */
 static inline int kiln_cuda_link_number(const kiln_cuda_author *a, const kiln_cuda_link *l)
 {
-    return (int)(l - a->chain->links);
+    return a->shared ? a->number : (int)(l - a->chain->links);
 }
 
 /* Which units of a link a block does, as text. */
@@ -87,10 +90,10 @@ static inline const kiln_kernel *kiln_cuda_link_kernel(const kiln_cuda_chain *ch
     return &chain->plan->kernels[link->kernel];
 }
 
-/* Which of a run's addresses a pointer is. */
+/* Which of a run's addresses a pointer is, or of a shared link's. */
 static inline int kiln_cuda_at(const kiln_cuda_author *a, int pointer)
 {
-    return a->chain->places[pointer];
+    return a->shared ? pointer - a->shared->pointers : a->chain->places[pointer];
 }
 
 /* A further link of the same kernel as another, which may move; NULL with an error. */
@@ -112,16 +115,16 @@ kiln_cuda_around kiln_cuda_around_dim(const kiln_operand *x, int64_t dim);
 /* Whether a kernel is of an operation of this name and its first operand is f32, f16 or bf16. */
 bool kiln_cuda_is_float(const kiln_kernel *k, const char *op);
 
-/* Of one of these, in a text. */
-const char *kiln_cuda_type_name(uint8_t dtype);
-
 /* Operands and the result, in their order. */
 bool kiln_cuda_add_operands(kiln_cuda_chain *chain, const kiln_kernel *k);
 
 /* Slabs of the rows before dim ints[0], which is the last one of x. */
 bool kiln_cuda_cut_rows(const kiln_operand *x, int64_t dim, kiln_cuda_cut *c);
 
-/* `m`, the program of a link's group. */
+/* How the program of a link's group is written … */
+kiln_cuda_naming kiln_cuda_naming_of(const kiln_cuda_author *a, const kiln_cuda_link *link);
+
+/* … and `m`, which is that. */
 void kiln_cuda_say_link_program(kiln_cuda_author *a, const kiln_cuda_link *link);
 
 #endif

@@ -52,12 +52,31 @@ typedef struct kiln_cuda_call {
     const struct kiln_binding *binding; /* NULL while only shapes are known */
 } kiln_cuda_call;
 
+/* A kernel that is written around an operation (group/around.c): a function of a header, which gets the operation's
+ * parameters `k.p`, what stands around it as `around`, and dynamic shared memory, `scratch`. */
+typedef struct kiln_cuda_body {
+    const char *header;
+    char type[48], call[96]; /* of k.p; the function with its arguments */
+    uint64_t parameters[24]; /* k.p itself, … */
+    size_t bytes;            /* … so many bytes of that */
+    unsigned grid, threads;
+    int blocks; /* that a multiprocessor should have room for */
+    size_t shared;
+    bool (*rest)(const kiln_cuda_call *c); /* launches what comes behind it; NULL: nothing */
+} kiln_cuda_body;
+
+enum {                       /* KILN_CAN_* for CUDA sources */
+       KILN_CUDA_AROUND = 3, /* groups may make operands and finish the first result, of several */
+       KILN_CUDA_WINDOWS = 4
+};
+
 typedef struct kiln_cuda_kernel {
     const char *op;
     uint32_t dtypes;                              /* of its first operand: KILN_CUDA_T(KILN_F32) | … */
     bool (*launch)(const kiln_cuda_call *c);      /* false with an error */
     size_t (*workspace)(const kiln_cuda_call *c); /* optional; shapes are known, addresses are not */
-    bool windows; /* results may be windows of larger buffers, as KILN_CAN_WINDOW has it */
+    unsigned can;
+    bool (*body)(const kiln_cuda_call *c, kiln_cuda_body *b); /* with KILN_CUDA_AROUND; false: there is none for this */
 } kiln_cuda_kernel;
 
 #define KILN_CUDA_T(dtype) (UINT32_C(1) << (dtype))
@@ -68,10 +87,13 @@ typedef struct kiln_cuda_kernel {
 #define KILN_CUDA_ALL     (KILN_CUDA_NUMBERS | KILN_CUDA_T(KILN_BOOL))
 
 /* The tables, each ended by a row without a name. */
-extern const kiln_cuda_kernel kiln_cuda_kernels_rows[], kiln_cuda_kernels_index[], kiln_cuda_kernels_sort[],
-    kiln_cuda_kernels_pool[], kiln_cuda_kernels_resize[], kiln_cuda_kernels_random[], kiln_cuda_kernels_conv[],
-    kiln_cuda_kernels_attention[], kiln_cuda_kernels_rotary[], kiln_cuda_kernels_lstm[], kiln_cuda_kernels_samples[],
-    kiln_cuda_kernels_require[];
+extern const kiln_cuda_kernel kiln_cuda_kernels_rows[], kiln_cuda_kernels_norm[], kiln_cuda_kernels_index[],
+    kiln_cuda_kernels_sort[], kiln_cuda_kernels_pool[], kiln_cuda_kernels_resize[], kiln_cuda_kernels_random[],
+    kiln_cuda_kernels_conv[], kiln_cuda_kernels_attention[], kiln_cuda_kernels_rotary[], kiln_cuda_kernels_lstm[],
+    kiln_cuda_kernels_samples[], kiln_cuda_kernels_require[];
+
+/* Of elements of floating dtypes, in CUDA sources; those of f64 have none. */
+const char *kiln_cuda_type_name(uint8_t dtype);
 
 /* False with an error that names the operation if the last launch failed. To end a launcher with. */
 bool kiln_cuda_launched(const kiln_cuda_call *c);

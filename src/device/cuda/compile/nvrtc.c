@@ -23,6 +23,8 @@
     X(lying, "device/cuda/kernels/lying.cuh")                                                                          \
     X(held, "device/cuda/kernels/held.cuh")                                                                            \
     X(halves, "device/cuda/kernels/halves.cuh")                                                                        \
+    X(around, "device/cuda/kernels/around.cuh")                                                                        \
+    X(norm, "device/cuda/kernels/norm.cuh")                                                                            \
     X(softmax, "device/cuda/kernels/softmax.cuh")                                                                      \
     X(softmax_h, "device/cuda/kernels/softmax.h")                                                                      \
     X(picks, "device/cuda/kernels/picks.cuh")                                                                          \

@@ -4,14 +4,19 @@
 #include "device/cuda/common/depend.h"
 #include "device/cuda/dispatch/call.h"
 #include "device/cuda/gemm/matmul.h"
+#include "device/cuda/group/around.h"
 #include "device/cuda/group/program.h"
+
+_Static_assert((int)KILN_CUDA_AROUND == (KILN_CAN_END | KILN_CAN_LEAD) && (int)KILN_CUDA_WINDOWS == KILN_CAN_WINDOW,
+               "as CUDA sources have them");
 
 /* ---- Kernels by operation ---- */
 
 static const kiln_cuda_kernel *const tables[] = {
-    kiln_cuda_kernels_rows,   kiln_cuda_kernels_index,   kiln_cuda_kernels_sort,    kiln_cuda_kernels_pool,
-    kiln_cuda_kernels_resize, kiln_cuda_kernels_random,  kiln_cuda_kernels_conv,    kiln_cuda_kernels_attention,
-    kiln_cuda_kernels_lstm,   kiln_cuda_kernels_samples, kiln_cuda_kernels_require, kiln_cuda_kernels_rotary};
+    kiln_cuda_kernels_rows,      kiln_cuda_kernels_norm,   kiln_cuda_kernels_index,   kiln_cuda_kernels_sort,
+    kiln_cuda_kernels_pool,      kiln_cuda_kernels_resize, kiln_cuda_kernels_random,  kiln_cuda_kernels_conv,
+    kiln_cuda_kernels_attention, kiln_cuda_kernels_lstm,   kiln_cuda_kernels_samples, kiln_cuda_kernels_require,
+    kiln_cuda_kernels_rotary};
 
 static const kiln_cuda_kernel *find_kernel(const kiln_op *op, kiln_dtype dtype)
 {
@@ -38,26 +43,21 @@ unsigned kiln_cuda_can(void *dev, const kiln_op *op, kiln_dtype dtype, const kil
 {
     (void)dev, (void)work;
     const kiln_cuda_kernel *k = op->cls == KILN_CLASS_MATMUL ? NULL : find_kernel(op, dtype);
-    return op->cls == KILN_CLASS_MATMUL ? KILN_CAN_END : k && k->windows ? KILN_CAN_WINDOW : 0;
+    return op->cls == KILN_CLASS_MATMUL ? KILN_CAN_END : k ? k->can : 0;
 }
 
+/* Of the first operand, which may be made on the way; where there is none, of the first result. */
 static kiln_dtype first_dtype(const kiln_kernel *k)
 {
-    return (kiln_dtype)(k->nin && k->in[0].buffer >= 0 ? k->in[0].dtype : k->out[0].dtype);
+    return (kiln_dtype)(k->nin && (k->in[0].buffer >= 0 || k->lead) ? k->in[0].dtype : k->out[0].dtype);
 }
 
 /* ---- Calls ---- */
 
 static kiln_cuda_operand plain_operand(const kiln_cuda_call *c, const kiln_operand *o)
 {
-    kiln_cuda_operand p = {0};
-    if (o->buffer < 0)
-        return p;
-    p.dtype = (kiln_dtype)o->dtype;
-    p.ndim = o->ndim;
-    p.shape = o->shape;
-    p.stride = o->stride;
-    if (c->binding)
+    kiln_cuda_operand p = {.dtype = (kiln_dtype)o->dtype, .ndim = o->ndim, .shape = o->shape, .stride = o->stride};
+    if (c->binding && o->buffer >= 0)
         p.data = kiln_cuda_address(c, o);
     return p;
 }
@@ -94,16 +94,28 @@ void kiln_cuda_make_call(kiln_cuda_call *c, kiln_cuda_device *d, const kiln_plan
     c->stop = kiln_cuda_writes_slot(plan, k) ? &d->status->stop : NULL;
 }
 
+const kiln_cuda_kernel *kiln_cuda_kernel_of(const kiln_cuda_call *c)
+{
+    return c->kernel->op ? find_kernel(c->kernel->op, first_dtype(c->kernel)) : NULL;
+}
+
 size_t kiln_cuda_workspace(void *dev, const kiln_kernel *k)
 {
     kiln_cuda_call c;
     kiln_cuda_make_call(&c, dev, NULL, k, NULL, NULL);
     if (k->op && k->op->cls == KILN_CLASS_MATMUL)
         return kiln_cuda_matmul_workspace(&c);
-    if (k->group)
+    if (k->group && !kiln_cuda_is_around(&c))
         return kiln_cuda_group_workspace(dev, k->group);
-    const kiln_cuda_kernel *kernel = find_kernel(k->op, first_dtype(k));
+    const kiln_cuda_kernel *kernel = kiln_cuda_kernel_of(&c);
+    if (kernel && kiln_cuda_is_around(&c))
+        return kiln_cuda_around_workspace(&c, kernel);
     return kernel && kernel->workspace ? kernel->workspace(&c) : 0;
+}
+
+const char *kiln_cuda_type_name(uint8_t dtype)
+{
+    return dtype == KILN_F16 ? "kiln_f16" : dtype == KILN_BF16 ? "kiln_bf16" : "float";
 }
 
 bool kiln_cuda_launched(const kiln_cuda_call *c)
@@ -118,11 +130,11 @@ bool kiln_cuda_launch(const kiln_cuda_call *c)
     const kiln_kernel *k = c->kernel;
     if (k->op && k->op->cls == KILN_CLASS_MATMUL)
         return kiln_cuda_matmul_launch(c);
-    if (k->group)
+    if (k->group && !kiln_cuda_is_around(c))
         return kiln_cuda_group_launch(c, k->group, NULL);
-    const kiln_cuda_kernel *kernel = find_kernel(k->op, first_dtype(k));
+    const kiln_cuda_kernel *kernel = kiln_cuda_kernel_of(c);
     if (!kernel)
         return kiln_fail(KILN_E_UNSUPPORTED, k->op->name, "cuda has no kernel for %s in %s", k->op->name,
                          kiln_dtype_name(first_dtype(k)));
-    return kernel->launch(c);
+    return kiln_cuda_is_around(c) ? kiln_cuda_around_launch(c, kernel) : kernel->launch(c);
 }

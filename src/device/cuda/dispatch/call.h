@@ -17,4 +17,7 @@ void kiln_cuda_make_call(kiln_cuda_call *c, kiln_cuda_device *d, const kiln_plan
 /* By the kernels compiled ahead, the libraries, or what is generated for a group. */
 bool kiln_cuda_launch(const kiln_cuda_call *c);
 
+/* That of the call's operation, which is no product, by its name and dtype; NULL: there is none. */
+const kiln_cuda_kernel *kiln_cuda_kernel_of(const kiln_cuda_call *c);
+
 #endif

@@ -53,6 +53,7 @@ typedef struct kiln_cuda_dim {
     uint32_t magic, shift; /* n / size = (high 32 bits of n·magic + n) >> shift for n below 2^31 */
 } kiln_cuda_dim;
 
+enum { KILN_CUDA_GIFTS = 2 };
 typedef struct kiln_cuda_program {
     int64_t count;
     const double *scalars;
@@ -60,6 +61,8 @@ typedef struct kiln_cuda_program {
     int32_t nops, nloads, nstores, nregisters, bytes; /* bytes: of the body */
     int32_t below_2_31;                               /* places can be computed in 32 bits */
     int32_t shape;                                    /* KILN_CUDA_MAP, … */
+    int32_t ngifts; /* registers that are operands of an operation (around.c); the interpreter knows of none */
+    uint16_t gifts[KILN_CUDA_GIFTS];
     kiln_cuda_reduction r;
 } kiln_cuda_program;
 

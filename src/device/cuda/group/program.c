@@ -8,6 +8,7 @@ _Static_assert(KILN_PW_F32 == 0 && KILN_PW_F64 == 1 && KILN_PW_I64 == 2 && KILN_
 _Static_assert(KILN_FOLD_SUM == 0 && KILN_FOLD_PROD == 1 && KILN_FOLD_MAX == 2 && KILN_FOLD_MIN == 3 &&
                    KILN_FOLD_ANY == 4 && KILN_FOLD_ALL == 5,
                "as in words.cuh");
+_Static_assert((int)KILN_CUDA_GIFTS == KILN_MAX_LED, "as many as an operation takes");
 _Static_assert(KILN_PW_ROWS <= 256, "a row's number must fit its operation");
 
 enum { REGISTERS = 1024, STORES = 256 }; /* far above what the planner puts into a group */
@@ -234,6 +235,8 @@ static void list_events(lowering *w)
         need(w, source(w, g->stores[i].src));
     if (g->reduces)
         need(w, source(w, g->reduce_src));
+    for (int i = 0; i < g->ngifts; i++)
+        need(w, source(w, g->gifts[i].src));
 }
 
 /* A store comes as soon as its value is there and what lies in its memory has been read. That concerns this thread's
@@ -272,6 +275,8 @@ static void find_last_uses(lowering *w)
     }
     if (g->reduces)
         w->last[source(w, g->reduce_src)] = INT_MAX;
+    for (int i = 0; i < g->ngifts; i++)
+        w->last[source(w, g->gifts[i].src)] = INT_MAX;
 }
 
 /* ---- Operations ---- */
@@ -420,6 +425,9 @@ bool kiln_cuda_lower_group(kiln_cuda_lowered *to, const kiln_cuda_call *c, const
         r->to = kiln_cuda_address(c, &g->reduce_to);
         r->stop = c->stop;
     }
+    w->p->ngifts = g->ngifts;
+    for (int i = 0; ok && i < g->ngifts; i++)
+        w->p->gifts[i] = (uint16_t)w->physical[source(w, g->gifts[i].src)];
     kiln_free(w);
     return ok;
 }

@@ -167,6 +167,9 @@ static void say_computing(const writer *w, const char *parameters)
         say_op(w, i);
     if (w->p->shape != KILN_CUDA_MAP)
         say(w, "        _Pragma(\"unroll\") for (int v = 0; v < N; v++) x[v] = r%d.w[v];\n", w->p->r.src);
+    for (int i = 0; i < w->p->ngifts; i++)
+        say(w, "        _Pragma(\"unroll\") for (int v = 0; v < N; v++) x[%d * N + v] = r%d.w[v];\n", i,
+            w->p->gifts[i]);
     say(w, "    }\n");
 }
 
@@ -177,7 +180,11 @@ void kiln_cuda_say_program(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kil
     say(&w, "struct program%d {\n    static const bool wide = %s, whole = %s;\n", name.number,
         g->wide ? "true" : "false", name.whole ? "true" : "false");
     say(&w, "    enum { N = cell<wide>::N, AHEAD = %d };\n", w.p->nstores ? 1 : 4);
-    say(&w, "    typedef cell<wide>::word word;\n    const parameters &k;\n    uint64_t *scratch;\n");
+    say(&w, "    typedef cell<wide>::word word;\n    ");
+    if (name.view)
+        say(&w, "const view%d &k;\n    uint64_t *scratch;\n", name.number);
+    else
+        say(&w, "const parameters &k;\n    uint64_t *scratch;\n");
     say_scalars(&w);
     say_fetching(&w);
     say_computing(&w, name.product ? "const float *head, uint64_t *x" : "uint64_t *x");
@@ -238,7 +245,7 @@ static void say_kernel(kiln_cuda_writer *w, const kiln_cuda_lowered *g, kiln_cud
                       p->shape == KILN_CUDA_ROWS ? "rows" : "columns");
 }
 
-static int first_scalar(const kiln_cuda_lowered *g)
+int kiln_cuda_first_of_scalars(const kiln_cuda_lowered *g)
 {
     kiln_cuda_parts is = kiln_cuda_parts_of(g);
     int first = INT_MAX;
@@ -252,7 +259,7 @@ char *kiln_cuda_group_text(const kiln_cuda_lowered *g)
 {
     const kiln_cuda_program *p = &g->k.p;
     kiln_cuda_writer w = {0};
-    kiln_cuda_naming name = {.words = -1, .first_scalar = first_scalar(g), .first_at = -1};
+    kiln_cuda_naming name = {.words = -1, .first_scalar = kiln_cuda_first_of_scalars(g), .first_at = -1};
     kiln_cuda_say_dtypes(&w);
     kiln_cuda_say(
         &w,
@@ -270,7 +277,7 @@ void kiln_cuda_group_parameters(kiln_cuda_generated *to, const kiln_cuda_lowered
     kiln_cuda_parts is = kiln_cuda_parts_of(g);
     to->r = p->r;
     to->count = p->count;
-    to->scalars = p->scalars ? p->scalars + first_scalar(g) : NULL;
+    to->scalars = p->scalars ? p->scalars + kiln_cuda_first_of_scalars(g) : NULL;
     to->stop = p->stop;
     for (int i = 0; i < p->nloads; i++)
         to->data[i] = (void *)(uintptr_t)is.loads[i].data;

@@ -20,9 +20,13 @@ typedef struct kiln_cuda_generated { /* the parameter of a generated kernel; it 
 char *kiln_cuda_group_text(const kiln_cuda_lowered *g);
 void kiln_cuda_group_parameters(kiln_cuda_generated *to, const kiln_cuda_lowered *g);
 
+/* The first of the scalars that a group has, among all of its plan; 0: it has none. */
+int kiln_cuda_first_of_scalars(const kiln_cuda_lowered *g);
+
 /* How the struct of a group's program is written. It computes elements from `parameters k`. */
 typedef struct kiln_cuda_naming {
     int number;        /* the struct is called program<number> */
+    bool view;         /* k is a view<number> of the parameters (chain/alike.h) */
     const int *places; /* which of k.data the group's loads are, and its stores behind them; NULL: as they come */
     int words;         /* where its scalars begin in k.words, converted by the host; -1: they are members, see below */
     int first_scalar;  /* of members: the first of all scalars that it has */

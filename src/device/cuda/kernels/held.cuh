@@ -126,7 +126,7 @@ template <typename T, int V, int E, bool BLOCK = E == kiln_holding<T, V>::most> 
     typedef kiln_crew<BLOCK> crew;
     typedef kiln_element<T> element;
     typedef typename element::real real;
-    static constexpr int each = E;
+    static constexpr int each = E, width = V;
     static constexpr bool widened = sizeof(T) < sizeof(real);
     static constexpr int few = widened ? 8 : 4; /* whose sum is added to a double */
     kiln_lying<T, E> all;

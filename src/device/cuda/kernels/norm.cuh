@@ -1,10 +1,11 @@
-/* normalize_rows, layer_norm_rows and its gradient: a part of rows.cu. Sums over a row are kept in double: they are
- * few, and memory is what these kernels wait for. */
+/* normalize_rows, layer_norm_rows and its gradient, by rows in registers; what may stand around them is in around.cuh.
+ * Sums over a row are kept in double: they are few, and memory is what these kernels wait for. Compiled ahead (norm.cu)
+ * and as text with generated kernels. */
 #ifndef KILN_CUDA_NORM_CUH
 #define KILN_CUDA_NORM_CUH
 
+#include "device/cuda/kernels/around.cuh"
 #include "device/cuda/kernels/halves.cuh"
-#include "device/cuda/kernels/rows.cuh"
 
 /* ---- Forward ---- */
 
@@ -29,11 +30,11 @@ template <typename T> struct norm_forward {
 /* (x - mean) times rstd and weight, plus bias, N elements at a time. Weights are fetched a few at a time: there are not
  * as many registers left as the row has. An absent weight is 1, an absent bias -0: both leave every bit as it is. Where
  * BOTH are there nothing has to stand for them, not beyond the row either: what is made of it goes nowhere. */
-template <int N, bool BOTH, typename T, int V, int E, bool BLOCK>
-static __device__ __forceinline__ void put_packs(const norm_forward<T> &p, const kiln_held<T, V, E, BLOCK> &h,
-                                                 const kiln_crew<BLOCK> &c, T *to, const T *weight, const T *bias,
-                                                 int left, typename kiln_element<T>::real mean,
-                                                 typename kiln_element<T>::real rstd)
+template <int N, bool BOTH, typename T, int V, int E, bool BLOCK, typename A>
+static __device__ __forceinline__ void
+put_packs(const norm_forward<T> &p, const A &around, const kiln_held<T, V, E, BLOCK> &h, const kiln_crew<BLOCK> &c,
+          T *to, int64_t first, const T *weight, const T *bias, int left, typename kiln_element<T>::real mean,
+          typename kiln_element<T>::real rstd)
 {
     typedef kiln_held<T, V, E, BLOCK> held;
     typedef kiln_element<T> element;
@@ -49,29 +50,30 @@ static __device__ __forceinline__ void put_packs(const norm_forward<T> &p, const
         }
         held::template fetch<N, false>(w, k, weight, c, BOTH || p.weight ? left : 0);
         held::template fetch<N, false>(b, k, bias, c, BOTH || p.bias ? left : 0);
-        held::template put<N, some>(to, k, c, left, [&](int i) {
+        kiln_put<held, N, some>(around, to, first, k, c, left, [&](int i) {
             return fma((h[i] - mean) * rstd, element::of(w[i - k]), element::of(b[i - k]));
         });
     }
 }
 
 /* The elements in hand, of which the first is number `begin` of its row. */
-template <typename T, int V, int E, bool BLOCK>
+template <typename T, int V, int E, bool BLOCK, typename A>
 static __device__ __forceinline__ void
-put_norm(const norm_forward<T> &p, kiln_held<T, V, E, BLOCK> &h, kiln_crew<BLOCK> &c, int64_t row, int64_t begin,
-         int left, typename kiln_element<T>::real mean, typename kiln_element<T>::real rstd)
+put_norm(const norm_forward<T> &p, const A &around, kiln_held<T, V, E, BLOCK> &h, kiln_crew<BLOCK> &c, int64_t row,
+         int64_t begin, int left, typename kiln_element<T>::real mean, typename kiln_element<T>::real rstd)
 {
     typedef kiln_held<T, V, E, BLOCK> held;
     h.forget();
     c.forget();
-    T *to = held::mine(p.y + row * p.n + begin, c);
+    int64_t first = row * p.n + begin;
+    T *to = held::mine(p.y + first, c);
     const T *weight = held::mine(p.weight + begin, c), *bias = held::mine(p.bias + begin, c);
     if ((V == 1 || p.aligned) && p.weight && p.bias)
-        put_packs<V, true>(p, h, c, to, weight, bias, left, mean, rstd);
+        put_packs<V, true>(p, around, h, c, to, first, weight, bias, left, mean, rstd);
     else if (V == 1 || p.aligned)
-        put_packs<V, false>(p, h, c, to, weight, bias, left, mean, rstd);
+        put_packs<V, false>(p, around, h, c, to, first, weight, bias, left, mean, rstd);
     else
-        put_packs<1, false>(p, h, c, to, weight, bias, left, mean, rstd);
+        put_packs<1, false>(p, around, h, c, to, first, weight, bias, left, mean, rstd);
 }
 
 template <typename T>
@@ -90,8 +92,9 @@ template <typename H> static __device__ __forceinline__ double sum_of(const H &h
     return H::sum([&](int i) { return h[i]; });
 }
 
-template <typename T, int V, int E>
-static __global__ void HELD_BOUNDS(T, V, E, 6, 4) norm_held(norm_forward<T> p, int team)
+/* The row of this team. */
+template <typename T, int V, int E, typename A>
+static __device__ __forceinline__ void norm_row(const norm_forward<T> &p, const A &around, int team)
 {
     typedef kiln_held<T, V, E> held;
     typedef typename held::real real;
@@ -100,289 +103,216 @@ static __global__ void HELD_BOUNDS(T, V, E, 6, 4) norm_held(norm_forward<T> p, i
     int64_t row = (int64_t)blockIdx.x * c.teams + c.slot;
     int left = row < p.rows ? (int)p.n : 0;
     held h;
-    h.load(p.x + row * p.n, c, left, p.aligned, 0);
+    if constexpr (A::given != 0) {
+        h.all.fill(held::element::to(0));
+        kiln_take(around, c, row * p.n, left, h, h);
+    } else
+        h.load(p.x + row * p.n, c, left, p.aligned, 0);
     real mean = (real)(c.sum(sum_of(h), sums[0]) * p.share);
     c.forget();
     real rstd = (real)rsqrt(c.sum(h.squares(c, left, mean), sums[1]) * p.share + *p.eps);
     if (c.rank == 0 && row < p.rows)
         put_figures(p, row, mean, rstd);
-    put_norm(p, h, c, row, 0, left, mean, rstd);
-}
-
-/* Rows too long for that, a block each: read once for the mean, once for the variance, once for the result. */
-template <typename T, int V>
-static __global__ void HELD_BOUNDS(T, V, (kiln_holding<T, V>::most), 1, 1) norm_long(norm_forward<T> p, int team)
-{
-    typedef kiln_holding<T, V> holding;
-    typedef kiln_held_part<T, V> held;
-    typedef typename held::real real;
-    __shared__ double sums[2][32];
-    typename held::crew c(team);
-    const T *from = p.x + blockIdx.x * p.n;
-    double sum = 0, squares = 0;
-    held h;
-    for (int64_t i = 0; i < p.n; i += holding::part) {
-        h.load(from + i, c, holding::next(p.n - i), p.aligned, 0);
-        sum += sum_of(h);
-    }
-    real mean = (real)(c.sum(sum, sums[0]) * p.share);
-    for (int64_t i = 0; i < p.n; i += holding::part) {
-        h.load(from + i, c, holding::next(p.n - i), p.aligned, 0);
-        c.forget();
-        squares += h.squares(c, holding::next(p.n - i), mean);
-    }
-    real rstd = (real)rsqrt(c.sum(squares, sums[1]) * p.share + *p.eps);
-    for (int64_t i = 0; i < p.n; i += holding::part) {
-        h.load(from + i, c, holding::next(p.n - i), p.aligned, 0);
-        put_norm(p, h, c, blockIdx.x, i, holding::next(p.n - i), mean, rstd);
-    }
-    if (c.rank == 0)
-        put_figures(p, blockIdx.x, mean, rstd);
-}
-
-static void *optional(const kiln_cuda_call *c, int k)
-{
-    return k < c->nin ? c->in[k].data : NULL;
-}
-
-template <typename T> static void launch_norm(const kiln_cuda_call *c, shape s)
-{
-    typedef typename kiln_element<T>::real real;
-    norm_forward<T> p = {(const T *)c->in[0].data,
-                         (const T *)optional(c, 1),
-                         (const T *)optional(c, 2),
-                         (T *)c->out[0].data,
-                         (real *)c->out[1].data,
-                         (real *)c->out[2].data,
-                         s.outer,
-                         s.n,
-                         1 / (double)s.n,
-                         c->floats,
-                         false,
-                         c->stop};
-    p.aligned = kiln_aligned16(p.x) && kiln_aligned16(p.y) && kiln_aligned16(p.weight) && kiln_aligned16(p.bias);
-    HELD_KERNEL(norm_held, norm_long, T, s, c->stream, p);
-}
-
-/* Rows are the last ints[0] dims. */
-static shape rows_of(const kiln_cuda_call *c)
-{
-    return split(&c->in[0], c->in[0].ndim - c->ints[0], c->in[0].ndim);
-}
-
-static bool layer_norm_rows(const kiln_cuda_call *c) /* normalize_rows is the same without weight and bias */
-{
-    shape s = rows_of(c);
-    if (s.outer == 0)
-        return true;
-    switch (c->in[0].dtype) {
-    case KILN_F16: launch_norm<kiln_f16>(c, s); break;
-    case KILN_BF16: launch_norm<kiln_bf16>(c, s); break;
-    case KILN_F64: launch_norm<double>(c, s); break;
-    default: launch_norm<float>(c, s);
-    }
-    return kiln_cuda_launched(c);
+    put_norm(p, around, h, c, row, 0, left, mean, rstd);
 }
 
 /* ---- Backward ---- */
 
-enum { GRAD_THREADS = 256 };
-
 /* With z = (x - mean)·rstd and u = gy·weight: gx = rstd·(u - mean(u) - z·mean(u·z)), gweight = Σ gy·z, gbias = Σ gy.
- * The sums over rows are taken in chunks of rows, whose sums a second kernel adds. */
+ * A block takes a chunk of rows, a team of its threads every so many of these, and what is summed over rows is kept
+ * with the columns that a thread has of all of them: x and gy are read once. A second kernel adds the sums of chunks.
+ */
 template <typename S> struct norm_grad {
     typedef typename kiln_element<S>::real real;
     const S *x;
     const real *mean, *rstd;
-    const S *gy, *weight;
+    const S *gy, *weight; /* weight: NULL for 1 */
     S *gx;
     S *gweight, *gbias; /* where there is one chunk */
     real *parts;        /* else: its sums for both, those of chunk k 2·n·k further */
     int64_t rows, n, chunk, chunks;
-    unsigned row_blocks; /* blocks before those that sum over rows */
+    int32_t team;
+    bool aligned; /* x, gy, gx and weight: to 16 bytes */
     const int32_t *stop, *sums_stop;
 };
 
-template <typename S, bool BLOCK, int V> static __device__ void grad_of_rows(const norm_grad<S> &p)
+/* Elements that a thread has of a row, at most: their sums and what they are made of have to fit in registers. */
+template <typename S> constexpr int norm_grad_most = sizeof(typename kiln_element<S>::real) == 8 ? 8 : 16;
+
+/* Several teams of a block, of some lanes of a warp or of whole warps, which wait for nobody outside the team. */
+struct kiln_squad : kiln_crew<true> {
+    __device__ __forceinline__ explicit kiln_squad(int size) : kiln_crew<true>(size)
+    {
+        rank = (int)threadIdx.x % size;
+        slot = (int)threadIdx.x / size;
+        teams = (int)blockDim.x / size;
+    }
+
+    /* Both over the team; all its threads get the same bits. `parts` is the block's, another one than in the call
+     * before: what that one held may still be read. */
+    __device__ __forceinline__ void sum(double &a, double &b, double (&parts)[2][32]) const
+    {
+#pragma unroll
+        for (int apart = 16; apart > 0; apart /= 2)
+            if (apart < size) {
+                a += __shfl_xor_sync(0xffffffffu, a, apart);
+                b += __shfl_xor_sync(0xffffffffu, b, apart);
+            }
+        if (size <= 32)
+            return;
+        int warp = (int)threadIdx.x / 32, begin = slot * (size / 32);
+        if (threadIdx.x % 32 == 0) {
+            parts[0][warp] = a;
+            parts[1][warp] = b;
+        }
+        asm volatile("bar.sync %0, %1;" ::"r"(slot + 1), "r"(size) : "memory");
+        a = b = 0;
+        for (int w = begin; w < begin + size / 32; w++) {
+            a += parts[0][w];
+            b += parts[1][w];
+        }
+    }
+};
+
+/* Column `column` of the sums of this block's chunk. */
+template <typename S, typename T>
+static __device__ __forceinline__ void put_column(const norm_grad<S> &p, int64_t column, T weight, T bias)
+{
+    if (p.parts) {
+        p.parts[2 * blockIdx.x * p.n + column] = weight;
+        p.parts[(2 * blockIdx.x + 1) * p.n + column] = bias;
+    } else {
+        p.gweight[column] = kiln_element<S>::to(weight);
+        p.gbias[column] = kiln_element<S>::to(bias);
+    }
+}
+
+/* Adds what the teams of a block have, in their order. `room`: 2·n elements of shared memory, used where teams are in
+ * several warps. */
+template <typename S, typename H, typename T>
+static __device__ __forceinline__ void put_columns(const norm_grad<S> &p, const kiln_squad &c, T (&weight)[H::each],
+                                                   T (&bias)[H::each], T *room)
+{
+    for (int apart = c.size; apart < 32; apart *= 2)
+#pragma unroll
+        for (int i = 0; i < H::each; i++) {
+            weight[i] += __shfl_xor_sync(0xffffffffu, weight[i], apart);
+            bias[i] += __shfl_xor_sync(0xffffffffu, bias[i], apart);
+        }
+    int together = c.size < 32 ? 32 : c.size, mine = (int)threadIdx.x / together;
+    int others = (int)blockDim.x / together;
+    bool first = c.size >= 32 || (int)threadIdx.x % 32 < c.size, quiet = p.sums_stop && *p.sums_stop;
+    for (int turn = 0; others > 1 && turn < others; turn++) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < H::each; i++) {
+            int column = H::place(c, i);
+            if (mine != turn || !first || column >= p.n)
+                continue;
+            room[column] = turn ? room[column] + weight[i] : weight[i];
+            room[p.n + column] = turn ? room[p.n + column] + bias[i] : bias[i];
+        }
+    }
+    if (quiet)
+        return;
+    __syncthreads();
+    if (others > 1) {
+        for (int column = (int)threadIdx.x; column < p.n; column += (int)blockDim.x)
+            put_column(p, column, room[column], room[p.n + column]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < H::each; i++)
+        if (first && H::place(c, i) < p.n)
+            put_column(p, H::place(c, i), weight[i], bias[i]);
+}
+
+/* What is made of a thread's elements of a row: z in place of x, u in place of gy, and their part of the sums. */
+template <typename S, typename H, int N, typename T>
+static __device__ __forceinline__ void take_elements(const norm_grad<S> &p, const kiln_squad &c, int left, T mean,
+                                                     T rstd, T (&z)[H::each], T (&u)[H::each], T (&weight)[H::each],
+                                                     T (&bias)[H::each], double &sum, double &along)
 {
     typedef kiln_element<S> element;
-    typedef typename element::real T;
-    typedef kiln_team<BLOCK> team;
-    int64_t begin = (int64_t)team::rank() * V, step = (int64_t)team::size() * V, n = p.n;
-    for (int64_t row = team::first_row(); row < p.rows; row += next_row<BLOCK>(p.row_blocks)) {
-        const S *__restrict__ x = p.x + row * n, *__restrict__ gy = p.gy + row * n;
-        S *__restrict__ gx = p.gx + row * n;
-        T mean = p.mean[row], rstd = p.rstd[row];
+    constexpr int some = N < 4 ? 4 : N;
+    const S *from = H::mine(p.weight, c);
+#pragma unroll
+    for (int k = 0; k < H::each; k += some) {
+        kiln_lying<S, some> w;
+        w.fill(element::to(1));
+        H::template fetch<N, false>(w, k, from, c, p.weight ? left : 0);
+        T us = 0, uzs = 0;
+#pragma unroll
+        for (int i = k; i < k + some; i++) {
+            z[i] = (z[i] - mean) * rstd;
+            weight[i] += u[i] * z[i];
+            bias[i] += u[i];
+            u[i] *= element::of(w[i - k]);
+            us += u[i];
+            uzs += u[i] * z[i];
+        }
+        sum += (double)us;
+        along += (double)uzs;
+    }
+}
+
+template <typename S, int V, int E, typename A>
+static __device__ __forceinline__ void norm_grad_rows(const norm_grad<S> &p, const A &around,
+                                                      typename kiln_element<S>::real *room)
+{
+    typedef kiln_held<S, V, E, true> held;
+    typedef typename held::real T;
+    constexpr int step = kiln_cell<held>;
+    __shared__ double parts[2][2][32];
+    const kiln_squad c(p.team);
+    T weight[E] = {}, bias[E] = {};
+    int64_t begin = blockIdx.x * p.chunk, end = begin + p.chunk < p.rows ? begin + p.chunk : p.rows;
+    bool quiet = p.stop && *p.stop;
+    int turn = 0;
+    for (int64_t at = begin; at < end; at += c.teams, turn ^= 1) {
+        int64_t row = at + c.slot, first = row * p.n;
+        int left = row < end ? (int)p.n : 0;
+        T mean = left ? p.mean[row] : 0, rstd = left ? p.rstd[row] : 0, z[E], u[E];
+        typename A::template fetched<step> ahead[E / step];
+        held x, gy;
+        if constexpr (A::given != 0) {
+            x.all.fill(held::element::to(0));
+            gy.all.fill(held::element::to(0));
+            kiln_take(around, c, first, left, x, gy);
+        }
+        if constexpr (!(A::given & 1))
+            x.load(p.x + first, c, left, p.aligned, 0);
+        if constexpr (!(A::given & 2))
+            gy.load(p.gy + first, c, left, p.aligned, 0);
+        if constexpr (A::finishes)
+#pragma unroll
+            for (int k = 0; k < E; k += step)
+                if (held::place(c, k) < left)
+                    ahead[k / step] = around.template fetch<step>(first + held::place(c, k));
+#pragma unroll
+        for (int i = 0; i < E; i++) {
+            z[i] = x[i];
+            u[i] = gy[i];
+        }
         double sum = 0, along = 0;
-#pragma unroll 2
-        for (int64_t i = begin; i < n; i += step) {
-            kiln_pack<S, V> v = kiln_load<V>(x + i), u = kiln_load<V>(gy + i), w;
-            if (p.weight)
-                w = kiln_load<V>(p.weight + i);
-            T us = 0, uzs = 0;
-#pragma unroll
-            for (int k = 0; k < V; k++) {
-                T each = element::of(u.at[k]);
-                each = p.weight ? each * element::of(w.at[k]) : each;
-                us += each;
-                uzs += each * ((element::of(v.at[k]) - mean) * rstd);
-            }
-            sum += (double)us;
-            along += (double)uzs;
-        }
-        T a = (T)(team::sum(sum) / (double)n), b = (T)(team::sum(along) / (double)n);
-#pragma unroll 2
-        for (int64_t i = begin; i < n; i += step) {
-            kiln_pack<S, V> v = kiln_load<V>(x + i), u = kiln_load<V>(gy + i), w;
-            if (p.weight)
-                w = kiln_load<V>(p.weight + i);
-#pragma unroll
-            for (int k = 0; k < V; k++) {
-                T each = element::of(u.at[k]);
-                each = p.weight ? each * element::of(w.at[k]) : each;
-                v.at[k] = element::to(rstd * (each - a - (element::of(v.at[k]) - mean) * rstd * b));
-            }
-            kiln_store<V>(gx + i, v);
-        }
-    }
-}
-
-/* Adds what the eight warps of a block have for 32 columns and writes both sums. */
-template <typename T, typename S>
-static __device__ void put_sums(T weight, T bias, S *gweight, S *gbias, int64_t left)
-{
-    __shared__ T parts[2][GRAD_THREADS];
-    parts[0][threadIdx.x] = weight;
-    parts[1][threadIdx.x] = bias;
-    __syncthreads();
-    int which = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    if (which < 2 && lane < left) {
-        T all = 0;
-        for (int w = 0; w < GRAD_THREADS / 32; w++)
-            all += parts[which][w * 32 + lane];
-        (which ? gbias : gweight)[lane] = kiln_element<S>::to(all);
-    }
-    __syncthreads();
-}
-
-/* Both kinds of blocks in one launch, since neither waits for the other. */
-template <typename S, bool BLOCK, int V>
-static __global__ void __launch_bounds__(GRAD_THREADS) norm_rows_grad(norm_grad<S> p)
-{
-    typedef kiln_element<S> element;
-    typedef typename element::real T;
-    if (blockIdx.x < p.row_blocks) {
-        if (!(p.stop && *p.stop))
-            grad_of_rows<S, BLOCK, V>(p);
-        return;
-    }
-    if (p.sums_stop && *p.sums_stop)
-        return;
-    int64_t strips = (p.n + 31) / 32;
-    for (int64_t k = blockIdx.x - p.row_blocks; k < strips * p.chunks; k += gridDim.x - p.row_blocks) {
-        int64_t chunk = k / strips, first = k % strips * 32, column = first + threadIdx.x % 32;
-        int64_t end = (chunk + 1) * p.chunk < p.rows ? (chunk + 1) * p.chunk : p.rows;
-        T weight = 0, bias = 0;
-        if (column < p.n) {
-#pragma unroll 4
-            for (int64_t row = chunk * p.chunk + threadIdx.x / 32; row < end; row += GRAD_THREADS / 32) {
-                T g = element::of(p.gy[row * p.n + column]);
-                weight += g * ((element::of(p.x[row * p.n + column]) - p.mean[row]) * p.rstd[row]);
-                bias += g;
-            }
-        }
-        T *part = p.parts + 2 * chunk * p.n + first;
-        if (p.parts)
-            put_sums(weight, bias, part, part + p.n, p.n - first);
+        if (V == 1 || p.aligned)
+            take_elements<S, held, V>(p, c, left, mean, rstd, z, u, weight, bias, sum, along);
         else
-            put_sums(weight, bias, p.gweight + first, p.gbias + first, p.n - first);
+            take_elements<S, held, 1>(p, c, left, mean, rstd, z, u, weight, bias, sum, along);
+        c.sum(sum, along, parts[turn]);
+        T a = (T)(sum / (double)p.n), b = (T)(along / (double)p.n);
+        if (quiet)
+            continue;
+        auto gradient = [&](int i) { return rstd * (u[i] - a - z[i] * b); };
+        if constexpr (A::finishes) {
+#pragma unroll
+            for (int k = 0; k < E; k += step)
+                if (held::place(c, k) < left)
+                    kiln_finish<held>(around, ahead[k / step], first, k, c, gradient);
+        } else
+            held::store(p.gx + first, c, left, p.aligned, gradient);
     }
-}
-
-template <typename T, typename S>
-static __global__ void __launch_bounds__(GRAD_THREADS)
-    add_chunks(const T *parts, S *gweight, S *gbias, int64_t n, int64_t chunks, const int32_t *stop)
-{
-    if (stop && *stop)
-        return;
-    for (int64_t first = (int64_t)blockIdx.x * 32; first < n; first += (int64_t)gridDim.x * 32) {
-        int64_t column = first + threadIdx.x % 32;
-        T weight = 0, bias = 0;
-        if (column < n) {
-#pragma unroll 4
-            for (int64_t k = threadIdx.x / 32; k < chunks; k += GRAD_THREADS / 32) {
-                weight += parts[2 * k * n + column];
-                bias += parts[(2 * k + 1) * n + column];
-            }
-        }
-        put_sums(weight, bias, gweight + first, gbias + first, n - first);
-    }
-}
-
-enum { CHUNK_ROWS = 64, MOST_CHUNKS = 256 };
-
-static int64_t chunk_rows(int64_t rows)
-{
-    int64_t all = (rows + MOST_CHUNKS - 1) / MOST_CHUNKS;
-    return all > CHUNK_ROWS ? all : (int64_t)CHUNK_ROWS;
-}
-
-/* One where there are no rows, so that sums of nothing are written. */
-static int64_t chunks_of(int64_t rows)
-{
-    int64_t chunk = chunk_rows(rows);
-    return rows > chunk ? (rows + chunk - 1) / chunk : 1;
-}
-
-static size_t norm_grad_workspace(const kiln_cuda_call *c)
-{
-    shape s = rows_of(c);
-    size_t element = c->in[0].dtype == KILN_F64 ? 8 : 4;
-    return chunks_of(s.outer) > 1 ? (size_t)(2 * chunks_of(s.outer) * s.n) * element : 0;
-}
-
-template <typename S> static void launch_norm_grad(const kiln_cuda_call *c, shape s)
-{
-    typedef typename kiln_element<S>::real T;
-    norm_grad<S> p = {};
-    p.x = (const S *)c->in[0].data;
-    p.mean = (const T *)c->in[1].data;
-    p.rstd = (const T *)c->in[2].data;
-    p.gy = (const S *)c->in[3].data;
-    p.weight = (const S *)optional(c, 4);
-    p.gx = (S *)c->out[0].data;
-    p.gweight = (S *)c->out[1].data;
-    p.gbias = (S *)c->out[2].data;
-    p.rows = s.outer;
-    p.n = s.n;
-    p.chunk = chunk_rows(s.outer);
-    p.chunks = chunks_of(s.outer);
-    p.parts = p.chunks > 1 ? (T *)c->workspace : NULL;
-    p.stop = c->stop;
-    p.sums_stop = p.parts ? NULL : c->stop;
-    bool wide = s.n % kiln_wide<S> == 0 && kiln_aligned16(p.x) && kiln_aligned16(p.gy) && kiln_aligned16(p.gx) &&
-                kiln_aligned16(p.weight);
-    teams t = teams_for(s.outer, s.n, GRAD_THREADS);
-    p.row_blocks = s.outer ? t.grid : 0;
-    t.grid = p.row_blocks + kiln_grid((s.n + 31) / 32 * p.chunks);
-    ROW_KERNEL(norm_rows_grad, t, S, wide, 0, c->stream, p);
-    if (p.parts)
-        add_chunks<T, S><<<kiln_grid((s.n + 31) / 32), GRAD_THREADS, 0, c->stream>>>(p.parts, p.gweight, p.gbias, s.n,
-                                                                                     p.chunks, c->stop);
-}
-
-static bool layer_norm_rows_grad(const kiln_cuda_call *c)
-{
-    shape s = rows_of(c);
-    if (s.n == 0)
-        return true;
-    switch (c->in[0].dtype) {
-    case KILN_F64: launch_norm_grad<double>(c, s); break;
-    case KILN_F16: launch_norm_grad<kiln_f16>(c, s); break;
-    case KILN_BF16: launch_norm_grad<kiln_bf16>(c, s); break;
-    default: launch_norm_grad<float>(c, s);
-    }
-    return kiln_cuda_launched(c);
+    put_columns<S, held>(p, c, weight, bias, room);
 }
 
 #endif

@@ -1,6 +1,6 @@
-/* Softmax, layer norm (norm.cuh), and the elements that class indices name. */
+/* Softmax, and the elements that class indices name. */
 #include "device/cuda/kernels/halves.cuh"
-#include "device/cuda/kernels/norm.cuh"
+#include "device/cuda/kernels/rows.cuh"
 #include "device/cuda/kernels/picks.cuh"
 #include "device/cuda/kernels/softmax.cuh"
 
@@ -219,9 +219,6 @@ enum { REALS = KILN_CUDA_T(KILN_F32) | KILN_CUDA_T(KILN_F64) }; /* halves are wi
 extern "C" const kiln_cuda_kernel kiln_cuda_kernels_rows[] = {
     {"softmax", KILN_CUDA_FLOATS, softmax, NULL},
     {"log_softmax", KILN_CUDA_FLOATS, log_softmax, NULL},
-    {"normalize_rows", REALS, layer_norm_rows, NULL},
-    {"layer_norm_rows", KILN_CUDA_FLOATS, layer_norm_rows, NULL},
-    {"layer_norm_rows_grad", KILN_CUDA_FLOATS, layer_norm_rows_grad, norm_grad_workspace},
     {"nll_loss_pick", KILN_CUDA_FLOATS, nll_loss_pick, NULL},
     {"nll_loss_place", REALS, nll_loss_place, NULL},
     {NULL, 0, NULL, NULL},

@@ -14,7 +14,7 @@ static bool can(const kiln_cuda_call *c, bool large)
 {
     (void)large;
     const kiln_kernel *k = c->kernel;
-    return k->group && k->group->count > 0 && !(k->op && k->op->cls == KILN_CLASS_MATMUL);
+    return k->group && k->group->count > 0 && (!k->op || k->op->cls == KILN_CLASS_REDUCE);
 }
 
 /* ---- Making ---- */
