@@ -77,6 +77,55 @@ static void test_scaled(void **state)
     kiln_plan_cache_set_capacity(INT64_MAX);
 }
 
+/* Lowers a step that clips and updates so many equal parameters, beside something that takes more memory than is laid
+ * out without using any twice; the waves of all its chains. The longest text of one of them goes to *longest. */
+static int waves_of_parameters(int count, int *longest)
+{
+    enum { WIDTH = 256, LARGE = 1 << 26 };
+    int before = counted("fake_all_waves");
+    counted("fake_longest");
+    kiln_device device = kiln_device_parse("cuda:0");
+    assert_true(device >= 0);
+    kiln_on_device (device) {
+        kiln_module *m = kiln_nn_sequential(kiln_nn_identity());
+        for (int i = 0; i < count; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "l%d", i);
+            assert_non_null(kiln_module_add(m, name, kiln_nn_linear(WIDTH, WIDTH, .no_bias = true)));
+        }
+        kiln_params all = kiln_parameters(m);
+        kiln_optim *adam = kiln_optim_adam(all, .lr = 1e-3);
+        kiln_step {
+            kiln_tensor *loss = kiln_sum_all(kiln_cumsum(kiln_zeros(KILN_SHAPE(LARGE), KILN_F32), 0));
+            for (int i = 0; i < count; i++)
+                loss = kiln_add(loss, kiln_sum_all(kiln_mul(all.tensors[i], all.tensors[i])));
+            assert_non_null(kiln_keep(loss));
+            kiln_backward(loss);
+            assert_true(kiln_clip_grad_norm(all, 1) && kiln_optim_step(adam));
+        }
+        kiln_report(stderr);
+        assert_true(kiln_ok());
+        kiln_optim_free(adam);
+        kiln_module_free(m);
+    }
+    *longest = counted("fake_longest");
+    return counted("fake_all_waves") - before;
+}
+
+/* The norm of all gradients takes no more waves for many parameters than for few: their sums share no room, so that
+ * none waits for another. And what is done for each of them is written once: a text grows by a few lines a parameter.
+ */
+static void test_many_parameters(void **state)
+{
+    (void)state;
+    enum { FEW = 6, MANY = 24, LINES = 1000 };
+    int shorter, longer, few = waves_of_parameters(FEW, &shorter), many = waves_of_parameters(MANY, &longer);
+    if (getenv("KILN_TEST_SAY"))
+        print_message("%d and %d waves, %d and %d bytes\n", few, many, shorter, longer);
+    assert_in_range(many, 1, few + 2);
+    assert_true(shorter > 0 && longer < shorter + (MANY - FEW) * LINES);
+}
+
 static void test_waves_are_in_order(void **state)
 {
     (void)state;
@@ -91,6 +140,7 @@ int main(void)
     }
     if (setenv("KILN_CUDA_JIT", "0", 1))
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scaled), cmocka_unit_test(test_waves_are_in_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scaled), cmocka_unit_test(test_many_parameters),
+                                       cmocka_unit_test(test_waves_are_in_order)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* What the library's order of its own ways is mistaken about, as measured: a table by what stands behind a product and
- * which tile it would take first. Microseconds on an H200, cuBLASLt 13.1, bf16, by kiln_bench_cuda_layers, for layers of
- * rows : inputs : outputs; the library's first way and the one taken instead.
+ * which tile it would take first. Microseconds on an H200, cuBLASLt 13.1, bf16, by kiln_bench_cuda_layers, for layers
+ * of rows : inputs : outputs; the library's first way and the one taken instead.
  *
  * With a bias, 128×128:
  * - 32768 : 768 : 2304, 192×192: 211 → 156
