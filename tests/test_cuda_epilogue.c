@@ -247,11 +247,70 @@ static void test_dtypes(void **state)
     assert_true(fits(&x));
 }
 
+/* other² ; the sum, stored ; relu of it ; both added, stored. */
+static void go_on(made *x, kiln_store *stores)
+{
+    start(x, KILN_BF16);
+    int16_t bias = load_bias(x), other = load(x, 1, (int64_t[]){(int64_t)M * N}, (int64_t[]){1});
+    int16_t square = instruct(x, KILN_PW_mul, other, other);
+    int16_t sum = instruct(x, KILN_PW_add, x->group.head, bias), relu = instruct(x, KILN_PW_relu, sum, -1);
+    int16_t last = instruct(x, KILN_PW_add, relu, square);
+    stores[0] = stores[1] = x->stores[0];
+    stores[0].src = sum;
+    stores[1].src = last;
+    x->group.stores = stores;
+    x->group.nstores = 2;
+}
+
+static void assert_instr(const kiln_instr *in, int row, int16_t a, int16_t b, int16_t to)
+{
+    assert_int_equal(in->row, row);
+    assert_int_equal(in->src[0], a);
+    assert_int_equal(in->src[1], b);
+    assert_int_equal(in->dst, to);
+}
+
+/* A group that stores the sum and goes on from it: the library makes the sum, which is what the rest begins with. */
+static void test_goes_on(void **state)
+{
+    (void)state;
+    made x;
+    kiln_store stores[2];
+    go_on(&x, stores);
+    kiln_cuda_epilogue e = kiln_cuda_epilogue_of(&x.kernel, N);
+    assert_ptr_equal(e.to, &stores[0].to);
+    assert_ptr_equal(e.bias, &x.loads[0]);
+    assert_true(e.goes_on);
+    for (int stored = 0; stored < 2; stored++) {
+        kiln_group *rest = kiln_cuda_epilogue_rest(&x.kernel, &e, stored);
+        assert_non_null(rest);
+        assert_int_equal(rest->head, 2);
+        assert_int_equal(rest->ninstrs, 3);
+        assert_instr(&rest->instrs[0], KILN_PW_mul, 1, 1, 3);
+        assert_instr(&rest->instrs[1], KILN_PW_relu, 2, -1, 4);
+        assert_instr(&rest->instrs[2], KILN_PW_add, 4, 3, 5);
+        assert_int_equal(rest->nstores, 1 + stored);
+        assert_int_equal(rest->stores[0].src, stored ? 2 : 5);
+        assert_int_equal(rest->stores[stored].src, 5);
+        kiln_free(rest);
+    }
+    stores[0] = stores[1]; /* the sum is not stored: the library would have to write it for the rest alone */
+    x.group.nstores = 1;
+    assert_false(fits(&x));
+    go_on(&x, stores);
+    x.instrs[3].src[1] = x.group.head; /* the product itself is wanted, too */
+    assert_false(fits(&x));
+    go_on(&x, stores);
+    x.kernel.commits = true;
+    assert_false(fits(&x));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_fits),   cmocka_unit_test(test_biases), cmocka_unit_test(test_other_groups),
-        cmocka_unit_test(test_other_order), cmocka_unit_test(test_stores), cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_goes_on),      cmocka_unit_test(test_what_fits),   cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_other_groups), cmocka_unit_test(test_other_order), cmocka_unit_test(test_stores),
+        cmocka_unit_test(test_dtypes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

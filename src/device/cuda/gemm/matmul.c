@@ -3,6 +3,7 @@
  * library has no algorithm, by the plain kernel (plain.h).
  * The library takes matrices with one dim without gaps and one stride from matrix to matrix: operands that lie
  * otherwise are gathered first, and batches with more than one stride take several calls. */
+#include "core/alloc.h"
 #include "device/cuda/kernels/copy.h"
 #include "device/cuda/common/depend.h"
 #include "device/cuda/gemm/choice.h"
@@ -42,7 +43,8 @@ typedef struct job {
     bool small;
     kiln_cuda_matrices matrices; /* of a small one; its sides are left out */
     kiln_cuda_tiling tiling;
-    kiln_cuda_epilogue end;  /* what the library does of the group: all or nothing */
+    kiln_cuda_epilogue end; /* what the library does of the group */
+    bool aside; /* it goes to the workspace: where it belongs, something lies that the rest of the group reads */
     const kiln_operand *sum; /* what it makes beside the product; NULL: nothing */
     int64_t sum_of, scratch; /* of what that is the sum; bytes that the library may take */
 } job;
@@ -254,10 +256,20 @@ static int64_t inner_size(const job *j)
 /* Where the result's first element lies in its buffer; the workspace's is aligned. */
 static int64_t result_offset(const kiln_cuda_call *c, const job *j)
 {
-    return j->end.to ? j->end.to->offset : c->kernel->group ? 0 : c->kernel->out[0].offset;
+    return j->end.to && !j->aside ? j->end.to->offset : c->kernel->group ? 0 : c->kernel->out[0].offset;
 }
 
-/* Lets the library do the group where it can. False with an error. */
+/* Whether what the rest of the group reads lies where the sum belongs: groups may write over their operands. */
+static bool is_in_the_way(const kiln_cuda_call *c, const kiln_cuda_epilogue *e)
+{
+    const kiln_group *g = c->kernel->group;
+    for (int i = 0; i < g->nloads && e->goes_on; i++)
+        if (g->loads[i].buffer == e->to->buffer || kiln_cuda_share_memory(c->plan, g->loads[i].buffer, e->to->buffer))
+            return true;
+    return false;
+}
+
+/* Lets the library do the group, or its beginning, where it can. False with an error. */
 static bool find_end(const kiln_cuda_call *c, job *j)
 {
     bool has = false;
@@ -272,6 +284,7 @@ static bool find_end(const kiln_cuda_call *c, job *j)
         return false;
     if (!has)
         j->end = (kiln_cuda_epilogue){0};
+    j->aside = has && c->binding && is_in_the_way(c, &j->end);
     return true;
 }
 
@@ -294,11 +307,12 @@ static bool library_bytes(const kiln_cuda_call *c, const job *j, size_t *bytes)
 
 /* ---- Room ---- */
 
-/* The workspace: the product, where a group's kernel is to finish it; behind it first what the product takes, then what
- * the group takes. */
+/* The workspace: the product, where a group's kernel is to finish it or may have to; behind it first what the product
+ * takes, then what the group takes. */
 static size_t product_bytes(const kiln_cuda_call *c, const job *j)
 {
-    return c->kernel->group && !j->end.to ? round_up((size_t)(j->count * j->m * j->n) * j->element) : 0;
+    return c->kernel->group && (!j->end.to || j->end.goes_on) ? round_up((size_t)(j->count * j->m * j->n) * j->element)
+                                                              : 0;
 }
 
 static size_t partial_bytes(const job *j) /* of a small one; only its sizes matter */
@@ -444,27 +458,22 @@ static bool multiply(const kiln_cuda_call *c, const job *j, char *to, char *room
     return true;
 }
 
-bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
+/* `group`: what is done behind the product by a kernel of its own; NULL: nothing. */
+static bool launch(const kiln_cuda_call *c, const job *j, const kiln_group *group)
 {
-    job j;
-    if (!describe(&j, c))
-        return true;
-    if (!find_end(c, &j))
-        return false;
-    find_sum(c, &j);
-    const kiln_group *group = j.end.to ? NULL : c->kernel->group;
     char *room = aligned(c->workspace);
-    char *to = j.end.to ? kiln_cuda_address(c, j.end.to) : group ? room : c->out[0].data;
-    room += product_bytes(c, &j);
+    bool placed = j->end.to && !j->aside;
+    char *to = placed ? kiln_cuda_address(c, j->end.to) : group ? room : c->out[0].data;
+    room += product_bytes(c, j);
     const int32_t *stop = group ? NULL : c->stop; /* the group heeds it */
-    if (!j.k)
-        kiln_cuda_zero(c->stream, to, (size_t)(j.count * j.m * j.n) * j.element, stop);
-    else if (j.small) {
-        if (!kiln_cuda_tiled_launch(c, &j.matrices, &j.tiling, j.dtype, to, (float *)(void *)room))
+    if (!j->k)
+        kiln_cuda_zero(c->stream, to, (size_t)(j->count * j->m * j->n) * j->element, stop);
+    else if (j->small) {
+        if (!kiln_cuda_tiled_launch(c, &j->matrices, &j->tiling, j->dtype, to, (float *)(void *)room))
             return false;
     } else if (stop) /* plans write slots by groups, so this is here for the sake of the rule */
         kiln_cuda_plain_guarded(c);
-    else if (!multiply(c, &j, to, room))
+    else if (!multiply(c, j, to, room))
         return false;
     if (!kiln_cuda_launched(c))
         return false;
@@ -473,4 +482,20 @@ bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
     kiln_cuda_call rest = *c;
     rest.workspace = room;
     return kiln_cuda_group_launch(&rest, group, to);
+}
+
+bool kiln_cuda_matmul_launch(const kiln_cuda_call *c)
+{
+    job j;
+    if (!describe(&j, c))
+        return true;
+    if (!find_end(c, &j))
+        return false;
+    find_sum(c, &j);
+    if (!j.end.to)
+        return launch(c, &j, c->kernel->group);
+    kiln_group *rest = j.end.goes_on ? kiln_cuda_epilogue_rest(c->kernel, &j.end, j.aside) : NULL;
+    bool ok = (rest || !j.end.goes_on) && launch(c, &j, rest);
+    kiln_free(rest);
+    return ok;
 }
