@@ -8,6 +8,7 @@ enum {
     MOST_SHARED = 160 * 1024,
     FREE_SHARED = 48 * 1024,
     COLUMN_THREADS = 256,
+    MANY_ROWS = 1024,      /* that need not be cut, however long they are: there are enough for all blocks */
     FEW_ROWS = 8,          /* that a thread folds, or twice as many where lanes are NARROWEST */
     NARROWEST = 2,         /* lanes: what they read of a row is a sector of the cache */
     LEAST_BLOCKS = 8,      /* below which rows are rather shared */
@@ -78,7 +79,7 @@ static void cut_rows(kiln_cuda_reduction *r)
         return;
     }
     r->threads = r->lanes = 256;
-    if (r->reduced > 8192)
+    if (r->reduced > 8192 && r->outer < MANY_ROWS)
         r->chunk = at_most(at_least(ceil_div(ceil_div(r->outer * r->reduced, 512), 4) * 4, 4096), 32768);
 }
 

@@ -179,7 +179,7 @@ void kiln_cuda_say_program(kiln_cuda_writer *to, const kiln_cuda_lowered *g, kil
     /* a number of elements that is known leaves no code for others */
     say(&w, "struct program%d {\n    static const bool wide = %s, whole = %s;\n", name.number,
         g->wide ? "true" : "false", name.whole ? "true" : "false");
-    say(&w, "    enum { N = cell<wide>::N, AHEAD = %d };\n", w.p->nstores ? 1 : 4);
+    say(&w, "    enum { N = cell<wide>::N, AHEAD = %d };\n", w.p->nstores ? 1 : 8);
     say(&w, "    typedef cell<wide>::word word;\n    ");
     if (name.view)
         say(&w, "const view%d &k;\n    uint64_t *scratch;\n", name.number);

@@ -275,24 +275,42 @@ template <typename S> static __global__ void __launch_bounds__(GRAD_THREADS) sum
     }
 }
 
+enum { ADDED = 8 /* columns of a block: a sector of the cache; the chunks are shared out to 32 threads a column */ };
+
+/* Adds the sums of chunks. There are few columns, so what counts is how many loads are on their way. */
 template <typename T, typename S>
 static __global__ void __launch_bounds__(GRAD_THREADS)
     add_chunks(const T *parts, S *gweight, S *gbias, int64_t n, int64_t chunks, const int32_t *stop)
 {
+    __shared__ T sums[2][GRAD_THREADS / 32][ADDED];
     if (stop && *stop)
         return;
-    for (int64_t first = (int64_t)blockIdx.x * 32; first < n; first += (int64_t)gridDim.x * 32) {
-        int64_t column = first + threadIdx.x % 32;
-        T weight = 0, bias = 0;
-        if (column < n) {
+    int64_t first = (int64_t)blockIdx.x * ADDED, column = first + threadIdx.x % ADDED;
+    T weight = 0, bias = 0;
+    if (column < n) {
 #pragma unroll 8
-            for (int64_t k = threadIdx.x / 32; k < chunks; k += GRAD_THREADS / 32) {
-                weight += parts[2 * k * n + column];
-                bias += parts[(2 * k + 1) * n + column];
-            }
+        for (int64_t k = threadIdx.x / ADDED; k < chunks; k += GRAD_THREADS / ADDED) {
+            weight += parts[2 * k * n + column];
+            bias += parts[(2 * k + 1) * n + column];
         }
-        put_sums(weight, bias, gweight + first, gbias + first, n - first);
     }
+#pragma unroll
+    for (int apart = ADDED; apart < 32; apart *= 2) {
+        weight += __shfl_xor_sync(0xffffffffu, weight, apart);
+        bias += __shfl_xor_sync(0xffffffffu, bias, apart);
+    }
+    if (threadIdx.x % 32 < ADDED) {
+        sums[0][threadIdx.x / 32][threadIdx.x % 32] = weight;
+        sums[1][threadIdx.x / 32][threadIdx.x % 32] = bias;
+    }
+    __syncthreads();
+    int which = (int)threadIdx.x / ADDED, lane = (int)threadIdx.x % ADDED;
+    if (which > 1 || column >= n)
+        return;
+    T all = 0;
+    for (int w = 0; w < GRAD_THREADS / 32; w++)
+        all += sums[which][w][lane];
+    (which ? gbias : gweight)[column] = kiln_element<S>::to(all);
 }
 
 /* ---- Launching it ---- */
@@ -356,8 +374,8 @@ template <typename S> static void add_up(const kiln_cuda_call *c, const norm_gra
 {
     typedef typename kiln_element<S>::real T;
     if (p.parts)
-        add_chunks<T, S><<<kiln_grid((p.n + 31) / 32), GRAD_THREADS, 0, c->stream>>>(p.parts, p.gweight, p.gbias, p.n,
-                                                                                     p.chunks, c->stop);
+        add_chunks<T, S><<<kiln_grid((p.n + ADDED - 1) / ADDED), GRAD_THREADS, 0, c->stream>>>(
+            p.parts, p.gweight, p.gbias, p.n, p.chunks, c->stop);
 }
 
 template <typename S> static void launch_norm_grad(const kiln_cuda_call *c, shape s)
