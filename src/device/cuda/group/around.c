@@ -23,9 +23,10 @@ static size_t room_for(const kiln_cuda_operand *o)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static char *take(char *from, kiln_cuda_operand *o)
+/* Addresses are numbers here: there is no memory yet while room is made. */
+static uintptr_t take(uintptr_t from, kiln_cuda_operand *o)
 {
-    o->data = from;
+    o->data = (void *)from;
     return from + room_for(o);
 }
 
@@ -34,12 +35,12 @@ static kiln_cuda_call inner_call(const kiln_cuda_call *c)
 {
     kiln_cuda_call inner = *c;
     const kiln_kernel *k = c->kernel;
-    char *at = c->workspace;
+    uintptr_t at = (uintptr_t)c->workspace;
     for (int i = 0; k->lead && i < k->lead->ngifts; i++)
         at = take(at, &inner.in[k->lead->gifts[i].operand]);
     if (k->group)
         at = take(at, &inner.out[0]);
-    inner.workspace = at;
+    inner.workspace = (void *)at;
     return inner;
 }
 
@@ -48,8 +49,7 @@ size_t kiln_cuda_around_workspace(const kiln_cuda_call *c, const kiln_cuda_kerne
     kiln_cuda_call from = *c;
     from.workspace = NULL;
     kiln_cuda_call inner = inner_call(&from);
-    return (size_t)((uintptr_t)inner.workspace - (uintptr_t)from.workspace) +
-           (kernel->workspace ? kernel->workspace(&inner) : 0);
+    return (size_t)(uintptr_t)inner.workspace + (kernel->workspace ? kernel->workspace(&inner) : 0);
 }
 
 /* ---- One after the other ---- */
