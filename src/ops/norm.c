@@ -243,13 +243,13 @@ static bool row_norm_infer(kiln_call *c)
 
 /* One node, whose kernel may take half precision, where all operands are of one type; otherwise what is half becomes
  * f32. */
-static bool layer_norm_compose(kiln_call *c, kiln_tensor **out)
+static bool row_norm_compose(kiln_call *c, bool plain, kiln_tensor **out)
 {
     bool same = true;
     for (int k = 1; k < c->nin; k++)
         same &= !c->in[k] || c->in[k]->dtype == c->in[0]->dtype;
     kiln_tensor *in[3] = {same ? c->in[0] : kiln_widen(c->in[0])}, *outs[KILN_MAX_OUTPUTS];
-    kiln_attrs a = {.nints = 1, .nfloats = 1, .i = {c->attrs.nints}, .f = {c->attrs.f[0]}};
+    kiln_attrs a = {.nints = 2, .nfloats = 1, .i = {c->attrs.nints, plain}, .f = {c->attrs.f[0]}};
     for (int k = 1; in[0] && k < c->nin; k++)
         if (c->in[k] && !(in[k] = kiln_cast(c->in[k], (kiln_dtype)in[0]->dtype)))
             return false;
@@ -259,13 +259,14 @@ static bool layer_norm_compose(kiln_call *c, kiln_tensor **out)
     return out[0] != NULL;
 }
 
+static bool layer_norm_compose(kiln_call *c, kiln_tensor **out)
+{
+    return row_norm_compose(c, false, out);
+}
+
 static bool rms_norm_compose(kiln_call *c, kiln_tensor **out)
 {
-    int n = c->attrs.nints;
-    kiln_tensor *x = c->in[0];
-    kiln_tensor *y = kiln_mul(x, kiln_rsqrt(kiln_add_scalar(mean_of_rows(kiln_square(x), n), c->attrs.f[0])));
-    out[0] = scale_and_shift(y, c->in[1], NULL, n, c->attrs.i);
-    return out[0] != NULL;
+    return row_norm_compose(c, true, out);
 }
 
 const kiln_op kiln_op_layer_norm = {
@@ -290,6 +291,7 @@ const kiln_op kiln_op_rms_norm = {
     .dtypes = KILN_T_FLOATS,
     .min_in = 1,
     .max_in = 2,
+    .keeps_half = true,
     .infer = row_norm_infer,
     .compose = rms_norm_compose,
     .cases = KILN_CASES{"x[2,5] x[5] | 5 | 1e-5", "x[2,5] - | 5 | 1e-5", "x[2,3,4] x[3,4] | 3 4 | 1e-3", NULL},

@@ -54,6 +54,12 @@ static moments moments_of(const double *v, int64_t n)
     return m;
 }
 
+/* Rows that are only scaled: their mean is 0. */
+static bool is_plain(const ref_call *c)
+{
+    return c->attrs.nints > 1 && REF_INT(c, 1);
+}
+
 static void run_normalize_rows(ref_call *c)
 {
     const ref_tensor *x = c->in[0];
@@ -63,6 +69,10 @@ static void run_normalize_rows(ref_call *c)
                *rstd = ref_out(c, 2, x->dtype, lead, x->shape);
     for (int64_t r = 0; r < rows; r++) {
         moments m = moments_of(x->data + r * row, row);
+        if (is_plain(c)) {
+            m.variance += m.mean * m.mean;
+            m.mean = 0;
+        }
         mean->data[r] = m.mean;
         mean->size[r] = m.largest;
         rstd->data[r] = 1 / sqrt(m.variance + REF_FLOAT(c, 0));
@@ -430,7 +440,7 @@ static void run_layer_norm_rows_grad(ref_call *c)
         for (int64_t i = 0; i < row; i++) {
             double u = gy->data[r * row + i] * (w ? w->data[i] : 1), z = (x->data[r * row + i] - mean->data[r]) * s;
             double z_size = (fabs(x->data[r * row + i]) + fabs(mean->data[r])) * fabs(s);
-            gx->data[r * row + i] = s * (u - sum - z * along);
+            gx->data[r * row + i] = s * (u - (is_plain(c) ? 0 : sum) - z * along);
             gx->size[r * row + i] = fabs(s) * (fabs(u) + size + z_size * along_size);
         }
     }

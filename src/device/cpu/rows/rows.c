@@ -236,6 +236,11 @@ static size_t normalize_workspace(const kiln_cpu_call *c)
 
 /* A row's weight or bias, number k of the operands, which of halves lies in the shared scratch memory from `from` on.
  */
+static bool is_plain(const kiln_cpu_call *c)
+{
+    return c->nints > 1 && c->ints[1];
+}
+
 static const void *row_operand(const job *j, int k, int64_t from)
 {
     if (k >= j->c->nin || !j->c->in[k].data)
@@ -254,8 +259,11 @@ static void layer_norm_task(void *context, int64_t task, int worker)
     const job *j = context;
     const kiln_cpu_operand *in = j->c->in, *out = j->c->out;
     int64_t first = kiln_range_begin(j->items, j->tasks, task), end = kiln_range_begin(j->items, j->tasks, task + 1);
-    kiln_layer_norm_rows r = {
-        .rows = end - first, .n = j->n, .weight = row_operand(j, 1, 0), .bias = row_operand(j, 2, j->n)};
+    kiln_layer_norm_rows r = {.rows = end - first,
+                              .n = j->n,
+                              .weight = row_operand(j, 1, 0),
+                              .bias = row_operand(j, 2, j->n),
+                              .plain = is_plain(j->c)};
     if (!goes_by_blocks(j)) {
         r.x = at(j, &in[0], first * j->n);
         r.y = at(j, &out[0], first * j->n);
@@ -326,6 +334,7 @@ static void layer_norm_grad_task(void *context, int64_t task, int worker)
     int64_t first = task * SUMMED_ROWS, rows = j->items - first < SUMMED_ROWS ? j->items - first : SUMMED_ROWS;
     kiln_layer_norm_rows r = {.rows = rows,
                               .n = j->n,
+                              .plain = is_plain(j->c),
                               .weight = row_operand(j, WEIGHT, all_sums(j)),
                               .gweight = sums_of(j, task),
                               .gbias = sums_of(j, task) + (size_t)j->n * wide(j)};

@@ -24,6 +24,7 @@ typedef struct kiln_layer_norm_rows {
     const void *gy; /* for the gradient, whose results are gx [rows, n] and gweight, gbias [n] */
     void *gx, *gweight, *gbias;
     bool goes_on; /* gweight and gbias are added to what is there */
+    bool plain;   /* rows are only scaled: their mean is 0 */
 } kiln_layer_norm_rows;
 
 /* For one element type; pointers are to elements of it. */

@@ -188,11 +188,11 @@ static void NAME(softmax_columns)(const void *from, void *to, int64_t columns, i
     }
 }
 
-/* The mean of a row, and 1/√(variance + eps). */
-static inline REAL NAME(moments)(const REAL *x, int64_t n, double eps, REAL *rstd)
+/* The mean of a row, and 1/√(variance + eps); `plain`: the mean counts as 0. */
+static inline REAL NAME(moments)(const REAL *x, int64_t n, double eps, bool plain, REAL *rstd)
 {
     double sum = 0, squares = 0;
-    for (int64_t i = 0; i < n; i += BLOCK)
+    for (int64_t i = 0; i < n && !plain; i += BLOCK)
         sum += NAME(sum)(x + i, n - i < BLOCK ? n - i : BLOCK);
     REAL mean = (REAL)(sum / (double)n);
     for (int64_t i = 0; i < n; i += BLOCK)
@@ -205,7 +205,7 @@ static void NAME(normalize)(const void *from, void *to, void *means, void *rstds
 {
     for (int64_t row = 0; row < rows; row++) {
         const REAL *x = (const REAL *)from + row * n;
-        REAL rstd, mean = NAME(moments)(x, n, eps, &rstd);
+        REAL rstd, mean = NAME(moments)(x, n, eps, false, &rstd);
         NAME(less_times)(x, (REAL *)to + row * n, n, mean, rstd);
         ((REAL *)means)[row] = mean;
         ((REAL *)rstds)[row] = rstd;
@@ -232,7 +232,7 @@ static void NAME(layer_norm)(const kiln_layer_norm_rows *r, double eps)
     int64_t n = r->n;
     for (int64_t row = 0; row < r->rows; row++) {
         const REAL *x = (const REAL *)r->x + row * n;
-        REAL rstd, mean = NAME(moments)(x, n, eps, &rstd);
+        REAL rstd, mean = NAME(moments)(x, n, eps, r->plain, &rstd);
         NAME(scale_shift)(x, r->weight, r->bias, (REAL *)r->y + row * n, n, mean, rstd);
         ((REAL *)r->mean)[row] = mean;
         ((REAL *)r->rstd)[row] = rstd;
@@ -282,7 +282,7 @@ static void NAME(layer_norm_grad)(const kiln_layer_norm_rows *r)
             NAME(layer_norm_sums)
         (x + i, gy + i, w ? w + i : NULL, (REAL *)r->gweight + i, (REAL *)r->gbias + i, n - i < BLOCK ? n - i : BLOCK,
          mean, rstd, &sum, &along);
-        REAL a = (REAL)(sum / (double)n), b = (REAL)(along / (double)n);
+        REAL a = r->plain ? 0 : (REAL)(sum / (double)n), b = (REAL)(along / (double)n);
         if (w) {
             IVDEP
             for (int64_t i = 0; i < n; i++)

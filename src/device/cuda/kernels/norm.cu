@@ -29,7 +29,7 @@ static __global__ void HELD_BOUNDS(T, V, (kiln_holding<T, V>::most), 1, 1) norm_
         h.load(from + i, c, holding::next(p.n - i), p.aligned, 0);
         sum += sum_of(h);
     }
-    real mean = (real)(c.sum(sum, sums[0]) * p.share);
+    real mean = p.plain ? 0 : (real)(c.sum(sum, sums[0]) * p.share);
     for (int64_t i = 0; i < p.n; i += holding::part) {
         h.load(from + i, c, holding::next(p.n - i), p.aligned, 0);
         c.forget();
@@ -49,6 +49,11 @@ static void *optional(const kiln_cuda_call *c, int k)
     return k < c->nin ? c->in[k].data : NULL;
 }
 
+static bool is_plain(const kiln_cuda_call *c)
+{
+    return c->nints > 1 && c->ints[1];
+}
+
 template <typename T> static norm_forward<T> forward_of(const kiln_cuda_call *c, shape s)
 {
     typedef typename kiln_element<T>::real real;
@@ -63,6 +68,7 @@ template <typename T> static norm_forward<T> forward_of(const kiln_cuda_call *c,
                          1 / (double)s.n,
                          c->floats,
                          false,
+                         is_plain(c),
                          c->stop};
     p.aligned = kiln_aligned16(p.x) && kiln_aligned16(p.y) && kiln_aligned16(p.weight) && kiln_aligned16(p.bias);
     return p;
@@ -236,7 +242,7 @@ template <typename S, int V> static __global__ void __launch_bounds__(GRAD_THREA
             sum += (double)us;
             along += (double)uzs;
         }
-        T a = (T)(team::sum(sum) / (double)n), b = (T)(team::sum(along) / (double)n);
+        T mean_u = (T)(team::sum(sum) / (double)n), a = p.plain ? 0 : mean_u, b = (T)(team::sum(along) / (double)n);
 #pragma unroll 2
         for (int64_t i = begin; i < n; i += step) {
             kiln_pack<S, V> v = kiln_load<V>(x + i), g = kiln_load<V>(gy + i);
@@ -365,6 +371,7 @@ template <typename S> static norm_grad<S> grad_of(const kiln_cuda_call *c, shape
     p.parts = p.chunks > 1 ? (T *)c->workspace : NULL;
     p.team = h.team;
     p.aligned = kiln_aligned16(p.x) && kiln_aligned16(p.gy) && kiln_aligned16(p.gx) && kiln_aligned16(p.weight);
+    p.plain = is_plain(c);
     p.stop = c->stop;
     p.sums_stop = p.parts ? NULL : c->stop;
     return p;

@@ -19,6 +19,7 @@ template <typename T> struct norm_forward {
     double share; /* 1 / n */
     const double *eps;
     bool aligned; /* x, y, weight and bias: to 16 bytes */
+    bool plain;   /* rows are only scaled: their mean is 0 */
     const int32_t *stop;
 
     __device__ __forceinline__ bool stopped() const
@@ -108,7 +109,7 @@ static __device__ __forceinline__ void norm_row(const norm_forward<T> &p, const 
         kiln_take(around, c, row * p.n, left, h, h);
     } else
         h.load(p.x + row * p.n, c, left, p.aligned, 0);
-    real mean = (real)(c.sum(sum_of(h), sums[0]) * p.share);
+    real mean = p.plain ? 0 : (real)(c.sum(sum_of(h), sums[0]) * p.share);
     c.forget();
     real rstd = (real)rsqrt(c.sum(h.squares(c, left, mean), sums[1]) * p.share + *p.eps);
     if (c.rank == 0 && row < p.rows)
@@ -133,6 +134,7 @@ template <typename S> struct norm_grad {
     int64_t rows, n, chunk, chunks;
     int32_t team;
     bool aligned; /* x, gy, gx and weight: to 16 bytes */
+    bool plain;   /* rows are only scaled */
     const int32_t *stop, *sums_stop;
 };
 
@@ -300,7 +302,7 @@ static __device__ __forceinline__ void norm_grad_rows(const norm_grad<S> &p, con
         else
             take_elements<S, held, 1>(p, c, left, mean, rstd, z, u, weight, bias, sum, along);
         c.sum(sum, along, parts[turn]);
-        T a = (T)(sum / (double)p.n), b = (T)(along / (double)p.n);
+        T a = p.plain ? 0 : (T)(sum / (double)p.n), b = (T)(along / (double)p.n);
         if (quiet)
             continue;
         auto gradient = [&](int i) { return rstd * (u[i] - a - z[i] * b); };
