@@ -26,13 +26,14 @@ template <typename S> struct kiln_attention_rows {
     S *at;
     int64_t row, column;
     int count, width;
-    bool packed; /* rows are packs of 16 bytes at aligned addresses */
+    bool packed; /* rows are whole packs of 16 bytes at aligned addresses: copies of a part would reach beyond it */
 
     __device__ __forceinline__ kiln_attention_rows(const kiln_attention_problem &p, const kiln_attention_head &head,
                                                    const kiln_attention_operand &x, int64_t count, int64_t width)
         : at(head.of<S>(p, x)), row(x.row), column(x.column), count((int)count), width((int)width)
     {
-        packed = x.column == 1 && (uintptr_t)at % 16 == 0 && x.row * sizeof(S) % 16 == 0;
+        packed = x.column == 1 && (uintptr_t)at % 16 == 0 && x.row * sizeof(S) % 16 == 0 &&
+                 width * sizeof(S) % 16 == 0;
     }
 };
 
