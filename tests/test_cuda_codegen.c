@@ -5,11 +5,14 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "support/devices.h"
 #ifdef KILN_TEST_CUDA
@@ -24,6 +27,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static char compiled[TEXTS][16]; /* in the order they were begun */
 static int begun, at_once, most_at_once, mode;
 static bool held; /* nothing is finished */
+static atomic_bool in_driver, slow_driver;
 
 int kiln_cuda_compiles(void)
 {
@@ -64,6 +68,10 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum c
                                 unsigned n, enum cudaLibraryOption *more, void **more_values, unsigned m)
 {
     (void)code, (void)options, (void)values, (void)n, (void)more, (void)more_values, (void)m;
+    in_driver = slow_driver;
+    if (slow_driver)
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    in_driver = false;
     *library = (cudaLibrary_t)(uintptr_t)64;
     return cudaSuccess;
 }
@@ -256,6 +264,27 @@ static void test_closed_in_the_middle(void **state)
     assert_int_equal(begun, 1);
 }
 
+/* A child of fork finds no thread of its parent inside the driver, which has locks of its own. */
+static void test_fork(void **state)
+{
+    (void)state;
+    begin(1, false);
+    slow_driver = true;
+    ask(name_of(0), false, 1);
+    while (!in_driver)
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(in_driver);
+    int status = 0;
+    assert_true(child > 0 && waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    slow_driver = false;
+    wait_until_there(name_of(0));
+    end();
+}
+
 int main(void)
 {
     sched_getaffinity(0, sizeof all_cores, &all_cores);
@@ -263,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_each_once), cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_order),     cmocka_unit_test(test_generations),
         cmocka_unit_test(test_waiting),   cmocka_unit_test(test_closed_in_the_middle),
+        cmocka_unit_test(test_fork),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

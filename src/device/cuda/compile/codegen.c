@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "core/alloc.h"
 #include "core/fail.h"
@@ -53,6 +54,31 @@ static uint64_t hash_text(const char *text)
     return hash;
 }
 
+/* ---- Forks ---- */
+
+/* Held by a thread while it calls the driver, and over a fork: the child, when it ends, would wait for what the thread
+ * had locked there. Not for long: a driver that forks itself, to start a program, may have what the thread waits for.
+ */
+static pthread_mutex_t driving = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool holds_driving;
+
+enum { MOST_SECONDS = 2 };
+
+static void before_fork(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += MOST_SECONDS;
+    holds_driving = pthread_mutex_timedlock(&driving, &until) == 0;
+}
+
+static void after_fork(void)
+{
+    if (holds_driving)
+        pthread_mutex_unlock(&driving);
+    holds_driving = false;
+}
+
 /* ---- The threads ---- */
 
 typedef struct loading {
@@ -62,12 +88,23 @@ typedef struct loading {
 
 static bool load(entry *e, const void *cubin)
 {
-    if (cudaLibraryLoadData(&e->library, cubin, NULL, NULL, 0, NULL, NULL, 0) == cudaSuccess &&
-        cudaLibraryGetKernel(&e->kernel, e->library, "kiln_generated") == cudaSuccess)
-        return true;
-    e->kernel = NULL;
-    cudaGetLastError();
-    return false;
+    pthread_mutex_lock(&driving);
+    bool ok = cudaLibraryLoadData(&e->library, cubin, NULL, NULL, 0, NULL, NULL, 0) == cudaSuccess &&
+              cudaLibraryGetKernel(&e->kernel, e->library, "kiln_generated") == cudaSuccess;
+    if (!ok) {
+        e->kernel = NULL;
+        cudaGetLastError();
+    }
+    pthread_mutex_unlock(&driving);
+    return ok;
+}
+
+static bool use_device(const struct kiln_cuda_codegen *gen)
+{
+    pthread_mutex_lock(&driving);
+    bool ok = cudaSetDevice(gen->device->index) == cudaSuccess;
+    pthread_mutex_unlock(&driving);
+    return ok;
 }
 
 /* With the device's lock: not while a step is captured, launched or disposed of. Whoever waits for the kernel has that
@@ -133,7 +170,7 @@ static void compile_one(struct kiln_cuda_codegen *gen, int64_t i)
 static void *compile_all(void *context)
 {
     struct kiln_cuda_codegen *gen = context;
-    bool usable = cudaSetDevice(gen->device->index) == cudaSuccess;
+    bool usable = use_device(gen);
     pthread_mutex_lock(&gen->lock);
     while (!gen->ending) {
         int64_t next = usable ? next_entry(gen) : -1;
@@ -157,12 +194,14 @@ static struct kiln_cuda_codegen *all;
 static void forget_all(void)
 {
     pthread_mutex_init(&all_lock, NULL);
+    pthread_mutex_init(&driving, NULL);
+    holds_driving = false;
     all = NULL;
 }
 
 __attribute__((constructor)) static void load_codegen(void)
 {
-    pthread_atfork(NULL, NULL, forget_all);
+    pthread_atfork(before_fork, after_fork, forget_all);
 }
 
 static void stop_threads(struct kiln_cuda_codegen *gen)
