@@ -110,7 +110,9 @@ static void test_what_is_left_to_the_library(void **state)
 static void test_large_ones_are_marked(void **state)
 {
     (void)state;
-    static const kiln_cuda_sizes large[] = {{1024, 1024, 1024, 1, true, &h200}, {8192, 256, 784, 1, true, &h200}};
+    static const kiln_cuda_sizes large[] = {{1024, 1024, 1024, 1, true, &h200},
+                                            {8192, 256, 784, 1, true, &h200},
+                                            {16640, 192, 192, 1, true, &h200}}; /* two of the largest tiles a block */
     kiln_cuda_tiling t = {.large = true};
     assert_true(kiln_cuda_tiling_of((kiln_cuda_sizes){1024, 256, 784, 1, true, &h200}, &t));
     assert_false(t.large);
