@@ -69,6 +69,8 @@ static void test_what_was_not(void **state)
     kiln_cuda_product p = large;
     p.dtype = KILN_F32;
     assert_int_equal(taken(&p, tiles), T192);
+    p.dtype = KILN_F16;
+    assert_int_equal(taken(&p, tiles), T192);
     p = large;
     p.batch = 2;
     assert_int_equal(taken(&p, tiles), T192);

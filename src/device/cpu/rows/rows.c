@@ -234,13 +234,14 @@ static size_t normalize_workspace(const kiln_cpu_call *c)
 
 /* ---- layer_norm_rows ---- */
 
-/* A row's weight or bias, number k of the operands, which of halves lies in the shared scratch memory from `from` on.
- */
+/* Rows that are only scaled. */
 static bool is_plain(const kiln_cpu_call *c)
 {
     return c->nints > 1 && c->ints[1];
 }
 
+/* A row's weight or bias, number k of the operands, which of halves lies in the shared scratch memory from `from` on.
+ */
 static const void *row_operand(const job *j, int k, int64_t from)
 {
     if (k >= j->c->nin || !j->c->in[k].data)

@@ -1,14 +1,14 @@
-/* Products by cuBLASLt, opened when the first one is planned. The algorithm for a shape is the library's own first
- * choice among those that add parts of split sums in order and as precisely as they were summed. It is kept, so that
- * what is run is what room was made for. */
+/* Products by cuBLASLt, opened when the first one is planned. The algorithm for a shape is one of those that the
+ * library offers which add parts of split sums in order and as precisely as they were summed: its first, or what a
+ * table prefers (prefer.h). It is kept, so that what is run is what room was made for. */
 #include "device/cuda/gemm/cublaslt.h"
-#include "device/cuda/gemm/prefer.h"
 #include <cublasLt.h>
 #include <string.h>
 #include "core/alloc.h"
 #include "core/fail.h"
 #include "device/cuda/gemm/epilogue.h"
 #include "device/cuda/common/library.h"
+#include "device/cuda/gemm/prefer.h"
 #include "device/cuda/memory/memory.h"
 #include "device/cuda/gemm/matmul.h"
 

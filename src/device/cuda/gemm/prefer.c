@@ -43,8 +43,7 @@ static const struct {
 
 static bool was_measured(const kiln_cuda_product *p, int capability)
 {
-    bool half = p->dtype == KILN_F16 || p->dtype == KILN_BF16;
-    return half && capability == 90 && p->batch == 1 && !p->sum && p->m >= LEAST_RESULT / p->n;
+    return p->dtype == KILN_BF16 && capability == 90 && p->batch == 1 && !p->sum && p->m >= LEAST_RESULT / p->n;
 }
 
 int kiln_cuda_prefer(const kiln_cuda_product *p, int capability, const kiln_cuda_offer *offers, int n)
